@@ -28,7 +28,7 @@ const PASS: usize = 128;
 /// What is converted to what: a dictionary.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
-struct Settings {
+struct ConvertSettings {
     model: String,
     output: PathBuf,
     weights: String,
@@ -44,8 +44,8 @@ struct Settings {
 /// Writes a model with its weights in another type; a JSON object about the file.
 #[pyfunction]
 #[pyo3(signature = (settings, progress=None))]
-fn convert(py: Python<'_>, settings: Settings, progress: Option<Py<PyAny>>) -> PyResult<String> {
-    let Settings { output, force, threads, .. } = &settings;
+fn convert(py: Python<'_>, settings: ConvertSettings, progress: Option<Py<PyAny>>) -> PyResult<String> {
+    let ConvertSettings { output, force, threads, .. } = &settings;
     let weights: Weights = settings.weights.parse().map_err(bad_value)?;
     let format = match output.extension().and_then(|extension| extension.to_str()) {
         Some("gguf") => Format::Gguf,
@@ -77,7 +77,7 @@ fn convert(py: Python<'_>, settings: Settings, progress: Option<Py<PyAny>>) -> P
 }
 
 /// Reads a text with somebody watching what the channels of every layer are multiplied with.
-fn observe(checkpoint: &Checkpoint, settings: &Settings) -> PyResult<Arc<Importance>> {
+fn observe(checkpoint: &Checkpoint, settings: &ConvertSettings) -> PyResult<Arc<Importance>> {
     let text = match &settings.text {
         Some(text) => text.as_str(),
         None => text::calibration(),

@@ -27,7 +27,7 @@ const EXACT: &str = "f32";
 /// What is measured: a dictionary.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
-struct Settings {
+struct EvaluateSettings {
     model: String,
     /// None for perplexity alone; an empty list for every cache there is a name for.
     kv: Option<Vec<String>>,
@@ -44,7 +44,7 @@ struct Settings {
 /// Measures; a JSON object of a perplexity, or a list with one for each cache.
 #[pyfunction]
 #[pyo3(signature = (settings, progress=None))]
-fn evaluate(py: Python<'_>, settings: Settings, progress: Option<Py<PyAny>>) -> PyResult<String> {
+fn evaluate(py: Python<'_>, settings: EvaluateSettings, progress: Option<Py<PyAny>>) -> PyResult<String> {
     let progress = Progress::new(progress);
     detached(py, move || pool(settings.threads)?.install(|| measure(&settings, &progress)))
 }
@@ -72,7 +72,7 @@ pub fn text_or<'t>(
     given.map_or(own, |text| (text, name))
 }
 
-fn measure(settings: &Settings, progress: &Progress) -> PyResult<String> {
+fn measure(settings: &EvaluateSettings, progress: &Progress) -> PyResult<String> {
     let (text, name) =
         text_or(settings.text.as_deref(), &settings.text_name, (text::test(), text::TEST_NAME));
     let path = models::locate(&settings.model, progress)?;
@@ -140,7 +140,7 @@ struct Compared<'a> {
 }
 
 impl Compared<'_> {
-    fn rows(&self, settings: &Settings, setting: &Setting, progress: &Progress) -> PyResult<Value> {
+    fn rows(&self, settings: &EvaluateSettings, setting: &Setting, progress: &Progress) -> PyResult<Value> {
         let mode = if settings.strict { Mode::Strict } else { Mode::Deployed };
         let exact = match setting.activations.as_str() {
             "f32" => None,

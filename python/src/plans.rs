@@ -30,7 +30,7 @@ const WINDOW: usize = 2048;
 /// What a plan is made from: a dictionary.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
-struct Settings {
+struct PlanSettings {
     model: String,
     output: Option<PathBuf>,
     text: Option<String>,
@@ -39,7 +39,7 @@ struct Settings {
     threads: Option<usize>,
 }
 
-impl Settings {
+impl PlanSettings {
     /// The text, and its name.
     fn text(&self) -> (&str, &str) {
         text_or(self.text.as_deref(), &self.text_name, (text::calibration(), text::CALIBRATION_NAME))
@@ -58,7 +58,7 @@ impl Settings {
 #[pyo3(signature = (settings, kv, learn, progress=None))]
 fn calibrate(
     py: Python<'_>,
-    settings: Settings,
+    settings: PlanSettings,
     kv: &str,
     learn: Option<&str>,
     progress: Option<Py<PyAny>>,
@@ -72,7 +72,7 @@ fn calibrate(
 }
 
 fn calibrated(
-    settings: &Settings,
+    settings: &PlanSettings,
     policy: &Policy,
     learn: &[KvSpec],
     progress: &Progress,
@@ -121,7 +121,7 @@ fn about(plan: &Plan, output: &Path) -> Value {
 #[pyo3(signature = (settings, path, kl, bits, progress=None))]
 fn plan(
     py: Python<'_>,
-    settings: Settings,
+    settings: PlanSettings,
     path: Option<PathBuf>,
     kl: Option<f64>,
     bits: Option<f64>,
@@ -136,7 +136,12 @@ fn plan(
     detached(py, move || pool(settings.threads)?.install(|| planned(&settings, path, goal, &progress)))
 }
 
-fn planned(settings: &Settings, path: Option<PathBuf>, goal: Goal, progress: &Progress) -> PyResult<String> {
+fn planned(
+    settings: &PlanSettings,
+    path: Option<PathBuf>,
+    goal: Goal,
+    progress: &Progress,
+) -> PyResult<String> {
     let (text, name) = settings.text();
     let (checkpoint, model, tokenizer) = settings.open(progress)?;
     let path = path.unwrap_or_else(|| plan_path(&checkpoint));

@@ -35,8 +35,8 @@ impl Partial {
     }
 
     /// Σ w of a head.
-    pub(crate) fn mass(&self, head: usize) -> f32 {
-        self.encoded.mass(head) + self.exact.mass(head)
+    pub(crate) fn denominator(&self, head: usize) -> f32 {
+        self.encoded.denominator(head) + self.exact.denominator(head)
     }
 
     /// Merges the positions after its own, by the rule of the online softmax.

@@ -86,7 +86,7 @@ impl Scratch {
         Ok(())
     }
 
-    /// Divides the running sums by their mass, into the row that `out` gives for each query head of the block.
+    /// Divides the running sums by their denominator, into the row that `out` gives for each query head of the block.
     pub(crate) fn finish<'o>(
         &mut self,
         block: &Block<'_>,
@@ -100,15 +100,15 @@ impl Scratch {
             block.value.codecs().codec().finish(&self.running.encoded, &mut self.finished)?;
         }
         for (head, encoded) in self.finished.chunks_exact(dim).enumerate() {
-            let (mut mass, mut shrink) = (self.running.mass(head), 1.0);
+            let (mut denominator, mut shrink) = (self.running.denominator(head), 1.0);
             if let Some(logits) = call.scoring.sink_logits {
                 let logit = logits[block.head * call.group + head % call.group] * std::f32::consts::LOG2_E;
                 let top = self.running.maxima()[head];
                 let larger = top.max(logit);
                 shrink = (top - larger).exp2();
-                mass = mass * shrink + (logit - larger).exp2();
+                denominator = denominator * shrink + (logit - larger).exp2();
             }
-            let factor = shrink / mass;
+            let factor = shrink / denominator;
             for ((x, encoded), exact) in out(head).iter_mut().zip(encoded).zip(self.running.exact.sums(head))
             {
                 // Adding zero makes a negative zero positive: which of the two it was could depend on the chunks.

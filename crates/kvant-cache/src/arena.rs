@@ -101,12 +101,12 @@ pub struct Usage {
 
 #[derive(Debug, Default)]
 struct Shared {
-    state: Mutex<State>,
+    state: Mutex<ArenaState>,
     options: ArenaOptions,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ArenaState {
     usage: Usage,
     /// By slot size.
     classes: HashMap<usize, Class>,
@@ -117,17 +117,17 @@ struct State {
 /// Slots of one size.
 #[derive(Debug, Default)]
 struct Class {
-    free: Vec<Slot>,
+    free: Vec<PageSlot>,
     /// Bytes taken for them.
     reserved: usize,
 }
 
 /// The start of a slot.
 #[derive(Clone, Copy, Debug)]
-struct Slot(NonNull<u8>);
+struct PageSlot(NonNull<u8>);
 
 // SAFETY: an address; what it points to is reached through the page handles alone.
-unsafe impl Send for Slot {}
+unsafe impl Send for PageSlot {}
 
 impl Arena {
     /// An arena without a limit.
@@ -180,7 +180,7 @@ impl Arena {
     }
 
     pub(crate) fn give_back(&self, bytes: NonNull<[u8]>) {
-        self.shared.give_back(Slot(bytes.cast()), Arena::slot_bytes(bytes.len()));
+        self.shared.give_back(PageSlot(bytes.cast()), Arena::slot_bytes(bytes.len()));
     }
 
     pub(crate) fn unmap(&self, bytes: usize) {
@@ -189,12 +189,12 @@ impl Arena {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ArenaState> {
         // The state is consistent between statements; a panic elsewhere does not harm it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(&self, size: usize) -> Result<Slot, ArenaError> {
+    fn take(&self, size: usize) -> Result<PageSlot, ArenaError> {
         let mut state = self.lock();
         let used = state.usage.used;
         if let Some(cap) = self.options.cap.filter(|cap| size > cap.saturating_sub(used)) {
@@ -209,7 +209,7 @@ impl Shared {
         Ok(slot)
     }
 
-    fn give_back(&self, slot: Slot, size: usize) {
+    fn give_back(&self, slot: PageSlot, size: usize) {
         let mut state = self.lock();
         state.usage.pages -= 1;
         state.usage.used -= size;
@@ -217,9 +217,9 @@ impl Shared {
     }
 }
 
-impl State {
+impl ArenaState {
     /// Adds a block of slots and returns the first.
-    fn grow(&mut self, size: usize, pinned: bool) -> Result<Slot, ArenaError> {
+    fn grow(&mut self, size: usize, pinned: bool) -> Result<PageSlot, ArenaError> {
         let class = self.classes.entry(size).or_default();
         let large = class.reserved >= SEVERAL;
         let bytes = (if large { LARGE_BLOCK } else { BLOCK } / size).max(1) * size;
@@ -242,9 +242,9 @@ impl State {
         class.reserved += bytes;
         // Last first, so that slots are handed out in the order of their addresses.
         // SAFETY: every slot lies within the block.
-        let slots = (1..bytes / size).rev().map(|i| Slot(unsafe { start.add(i * size) }));
+        let slots = (1..bytes / size).rev().map(|i| PageSlot(unsafe { start.add(i * size) }));
         class.free.extend(slots);
-        Ok(Slot(start))
+        Ok(PageSlot(start))
     }
 }
 

@@ -126,15 +126,15 @@ mod signal {
     const SLOTS: usize = 1024;
 
     /// One map. `end` is 0 while the slot is free or being changed.
-    struct Slot {
+    struct WatchedMap {
         is_taken: AtomicBool,
         start: AtomicUsize,
         end: AtomicUsize,
         health: AtomicPtr<FileHealth>,
     }
 
-    static WATCHED: [Slot; SLOTS] = [const {
-        Slot {
+    static WATCHED: [WatchedMap; SLOTS] = [const {
+        WatchedMap {
             is_taken: AtomicBool::new(false),
             start: AtomicUsize::new(0),
             end: AtomicUsize::new(0),
@@ -145,7 +145,7 @@ mod signal {
     static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
     /// A slot that is ours until it is dropped.
-    pub(super) struct Watch(&'static Slot);
+    pub(super) struct Watch(&'static WatchedMap);
 
     impl Watch {
         pub(super) fn new(map: &[u8], health: &Arc<FileHealth>) -> Option<Self> {

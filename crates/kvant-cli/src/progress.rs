@@ -23,7 +23,7 @@ pub fn bar(template: &str) -> ProgressBar {
     if is_terminal {
         bar.tick();
     } else {
-        bar.set_draw_target(ProgressDrawTarget::term_like(Box::new(Lines::new(io::stderr(), PAUSE))));
+        bar.set_draw_target(ProgressDrawTarget::term_like(Box::new(BarLines::new(io::stderr(), PAUSE))));
     }
     bar
 }
@@ -71,15 +71,15 @@ impl Pause {
 
 /// What draws bars believes to be a terminal: of all that it draws, a line after each pause is written.
 #[derive(Debug)]
-struct Lines<W>(Mutex<(W, String, Pause)>);
+struct BarLines<W>(Mutex<(W, String, Pause)>);
 
-impl<W: Write> Lines<W> {
+impl<W: Write> BarLines<W> {
     fn new(out: W, pause: Duration) -> Self {
         Self(Mutex::new((out, String::new(), Pause::new(pause))))
     }
 }
 
-impl<W: Write + Send + std::fmt::Debug> TermLike for Lines<W> {
+impl<W: Write + Send + std::fmt::Debug> TermLike for BarLines<W> {
     fn width(&self) -> u16 {
         160
     }
@@ -203,7 +203,10 @@ mod tests {
             let shared = Shared::default();
             let bar = ProgressBar::new(4);
             bar.set_style(ProgressStyle::with_template("{pos}/{len} windows").unwrap());
-            bar.set_draw_target(ProgressDrawTarget::term_like(Box::new(Lines::new(shared.clone(), pause))));
+            bar.set_draw_target(ProgressDrawTarget::term_like(Box::new(BarLines::new(
+                shared.clone(),
+                pause,
+            ))));
             (1..=4).for_each(|at| bar.set_position(at));
             bar.finish_and_clear();
             let bytes = shared.0.lock().unwrap().clone();

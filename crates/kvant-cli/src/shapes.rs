@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 /// A model's sizes.
 struct Shape {
     names: &'static [&'static str],
-    kind: Kind,
+    kind: ShapeKind,
     hidden: usize,
     layers: usize,
     /// Heads of queries, and of keys and values.
@@ -28,7 +28,7 @@ struct Shape {
 
 /// What the numbers do not say.
 #[derive(Clone, Copy)]
-enum Kind {
+enum ShapeKind {
     Llama,
     Mistral,
     Qwen2,
@@ -55,47 +55,47 @@ macro_rules! shapes {
 
 /// The table: names, structure, width × layers, heads / kv heads × channels, inner width, vocabulary, context, tied.
 const SHAPES: &[Shape] = shapes![
-    ["smollm2-135m"] Kind::Llama, 576 x 30, 9 / 3 x 64, 1536, 49_152, 8192, true;
-    ["smollm2:360m"] Kind::Llama, 960 x 32, 15 / 5 x 64, 2560, 49_152, 8192, true;
-    ["smollm2:1.7b"] Kind::Llama, 2048 x 24, 32 / 32 x 64, 8192, 49_152, 8192, true;
-    ["smollm3:3b"] Kind::SmolLm3, 2048 x 36, 16 / 4 x 128, 11_008, 128_256, 65_536, true;
-    ["qwen3:0.6b"] Kind::Qwen3, 1024 x 28, 16 / 8 x 128, 3072, 151_936, 40_960, true;
-    ["qwen3:1.7b"] Kind::Qwen3, 2048 x 28, 16 / 8 x 128, 6144, 151_936, 40_960, true;
-    ["qwen3:4b"] Kind::Qwen3, 2560 x 36, 32 / 8 x 128, 9728, 151_936, 40_960, true;
-    ["qwen3:8b"] Kind::Qwen3, 4096 x 36, 32 / 8 x 128, 12_288, 151_936, 40_960, false;
-    ["deepseek-r1:8b"] Kind::Qwen3, 4096 x 36, 32 / 8 x 128, 12_288, 151_936, 131_072, false;
-    ["qwen3:14b"] Kind::Qwen3, 5120 x 40, 40 / 8 x 128, 17_408, 151_936, 40_960, false;
-    ["qwen3:32b"] Kind::Qwen3, 5120 x 64, 64 / 8 x 128, 25_600, 151_936, 40_960, false;
-    ["qwen3:30b-a3b"] Kind::Qwen3Moe(768), 2048 x 48, 32 / 4 x 128, 6144, 151_936, 40_960, false;
-    ["qwen3-coder:30b"] Kind::Qwen3Moe(768), 2048 x 48, 32 / 4 x 128, 6144, 151_936, 262_144, false;
-    ["qwen2.5:0.5b", "qwen2.5-coder:0.5b"] Kind::Qwen2, 896 x 24, 14 / 2 x 64, 4864, 151_936, 32_768, true;
-    ["qwen2.5:1.5b", "qwen2.5-coder:1.5b"] Kind::Qwen2, 1536 x 28, 12 / 2 x 128, 8960, 151_936, 32_768, true;
-    ["deepseek-r1:1.5b"] Kind::Qwen2, 1536 x 28, 12 / 2 x 128, 8960, 151_936, 131_072, false;
-    ["qwen2.5:3b"] Kind::Qwen2, 2048 x 36, 16 / 2 x 128, 11_008, 151_936, 32_768, true;
-    ["qwen2.5:7b", "qwen2.5-coder:7b"] Kind::Qwen2, 3584 x 28, 28 / 4 x 128, 18_944, 152_064, 32_768, false;
-    ["deepseek-r1:7b"] Kind::Qwen2, 3584 x 28, 28 / 4 x 128, 18_944, 152_064, 131_072, false;
-    ["qwen2.5:14b", "qwen2.5-coder:14b"] Kind::Qwen2, 5120 x 48, 40 / 8 x 128, 13_824, 152_064, 32_768, false;
-    ["deepseek-r1:14b"] Kind::Qwen2, 5120 x 48, 40 / 8 x 128, 13_824, 152_064, 131_072, false;
-    ["qwen2.5:32b", "qwen2.5-coder:32b"] Kind::Qwen2, 5120 x 64, 40 / 8 x 128, 27_648, 152_064, 32_768, false;
-    ["deepseek-r1:32b"] Kind::Qwen2, 5120 x 64, 40 / 8 x 128, 27_648, 152_064, 131_072, false;
-    ["llama3.2:1b"] Kind::Llama, 2048 x 16, 32 / 8 x 64, 8192, 128_256, 131_072, true;
-    ["llama3.2:3b"] Kind::Llama, 3072 x 28, 24 / 8 x 128, 8192, 128_256, 131_072, true;
-    ["llama3.1:8b"] Kind::Llama, 4096 x 32, 32 / 8 x 128, 14_336, 128_256, 131_072, false;
-    ["llama3.1:70b", "llama3.3:70b"] Kind::Llama, 8192 x 80, 64 / 8 x 128, 28_672, 128_256, 131_072, false;
-    ["gemma3:270m"] Kind::Gemma3(512), 640 x 18, 4 / 1 x 256, 2048, 262_144, 32_768, true;
-    ["gemma3:1b"] Kind::Gemma3(512), 1152 x 26, 4 / 1 x 256, 6912, 262_144, 32_768, true;
-    ["gemma3:4b"] Kind::Gemma3(1024), 2560 x 34, 8 / 4 x 256, 10_240, 262_208, 131_072, true;
-    ["gemma3:12b"] Kind::Gemma3(1024), 3840 x 48, 16 / 8 x 256, 15_360, 262_208, 131_072, true;
-    ["gemma3:27b"] Kind::Gemma3(1024), 5376 x 62, 32 / 16 x 128, 21_504, 262_208, 131_072, true;
-    ["phi4:14b"] Kind::Phi3(1.0), 5120 x 40, 40 / 10 x 128, 17_920, 100_352, 16_384, false;
-    ["phi4-mini:3.8b"] Kind::Phi3(0.75), 3072 x 32, 24 / 8 x 128, 8192, 200_064, 131_072, true;
-    ["mistral:7b"] Kind::Mistral, 4096 x 32, 32 / 8 x 128, 14_336, 32_768, 32_768, false;
-    ["mistral-nemo:12b"] Kind::Mistral, 5120 x 40, 32 / 8 x 128, 14_336, 131_072, 131_072, false;
-    ["mistral-small:24b"] Kind::Mistral, 5120 x 40, 32 / 8 x 128, 32_768, 131_072, 32_768, false;
-    ["olmo2:7b"] Kind::Olmo2, 4096 x 32, 32 / 32 x 128, 11_008, 100_352, 4096, false;
-    ["starcoder2:3b"] Kind::StarCoder2, 3072 x 30, 24 / 2 x 128, 12_288, 49_152, 16_384, true;
-    ["gpt-oss:20b"] Kind::GptOss(32), 2880 x 24, 64 / 8 x 64, 2880, 201_088, 131_072, false;
-    ["gpt-oss:120b"] Kind::GptOss(128), 2880 x 36, 64 / 8 x 64, 2880, 201_088, 131_072, false;
+    ["smollm2-135m"] ShapeKind::Llama, 576 x 30, 9 / 3 x 64, 1536, 49_152, 8192, true;
+    ["smollm2:360m"] ShapeKind::Llama, 960 x 32, 15 / 5 x 64, 2560, 49_152, 8192, true;
+    ["smollm2:1.7b"] ShapeKind::Llama, 2048 x 24, 32 / 32 x 64, 8192, 49_152, 8192, true;
+    ["smollm3:3b"] ShapeKind::SmolLm3, 2048 x 36, 16 / 4 x 128, 11_008, 128_256, 65_536, true;
+    ["qwen3:0.6b"] ShapeKind::Qwen3, 1024 x 28, 16 / 8 x 128, 3072, 151_936, 40_960, true;
+    ["qwen3:1.7b"] ShapeKind::Qwen3, 2048 x 28, 16 / 8 x 128, 6144, 151_936, 40_960, true;
+    ["qwen3:4b"] ShapeKind::Qwen3, 2560 x 36, 32 / 8 x 128, 9728, 151_936, 40_960, true;
+    ["qwen3:8b"] ShapeKind::Qwen3, 4096 x 36, 32 / 8 x 128, 12_288, 151_936, 40_960, false;
+    ["deepseek-r1:8b"] ShapeKind::Qwen3, 4096 x 36, 32 / 8 x 128, 12_288, 151_936, 131_072, false;
+    ["qwen3:14b"] ShapeKind::Qwen3, 5120 x 40, 40 / 8 x 128, 17_408, 151_936, 40_960, false;
+    ["qwen3:32b"] ShapeKind::Qwen3, 5120 x 64, 64 / 8 x 128, 25_600, 151_936, 40_960, false;
+    ["qwen3:30b-a3b"] ShapeKind::Qwen3Moe(768), 2048 x 48, 32 / 4 x 128, 6144, 151_936, 40_960, false;
+    ["qwen3-coder:30b"] ShapeKind::Qwen3Moe(768), 2048 x 48, 32 / 4 x 128, 6144, 151_936, 262_144, false;
+    ["qwen2.5:0.5b", "qwen2.5-coder:0.5b"] ShapeKind::Qwen2, 896 x 24, 14 / 2 x 64, 4864, 151_936, 32_768, true;
+    ["qwen2.5:1.5b", "qwen2.5-coder:1.5b"] ShapeKind::Qwen2, 1536 x 28, 12 / 2 x 128, 8960, 151_936, 32_768, true;
+    ["deepseek-r1:1.5b"] ShapeKind::Qwen2, 1536 x 28, 12 / 2 x 128, 8960, 151_936, 131_072, false;
+    ["qwen2.5:3b"] ShapeKind::Qwen2, 2048 x 36, 16 / 2 x 128, 11_008, 151_936, 32_768, true;
+    ["qwen2.5:7b", "qwen2.5-coder:7b"] ShapeKind::Qwen2, 3584 x 28, 28 / 4 x 128, 18_944, 152_064, 32_768, false;
+    ["deepseek-r1:7b"] ShapeKind::Qwen2, 3584 x 28, 28 / 4 x 128, 18_944, 152_064, 131_072, false;
+    ["qwen2.5:14b", "qwen2.5-coder:14b"] ShapeKind::Qwen2, 5120 x 48, 40 / 8 x 128, 13_824, 152_064, 32_768, false;
+    ["deepseek-r1:14b"] ShapeKind::Qwen2, 5120 x 48, 40 / 8 x 128, 13_824, 152_064, 131_072, false;
+    ["qwen2.5:32b", "qwen2.5-coder:32b"] ShapeKind::Qwen2, 5120 x 64, 40 / 8 x 128, 27_648, 152_064, 32_768, false;
+    ["deepseek-r1:32b"] ShapeKind::Qwen2, 5120 x 64, 40 / 8 x 128, 27_648, 152_064, 131_072, false;
+    ["llama3.2:1b"] ShapeKind::Llama, 2048 x 16, 32 / 8 x 64, 8192, 128_256, 131_072, true;
+    ["llama3.2:3b"] ShapeKind::Llama, 3072 x 28, 24 / 8 x 128, 8192, 128_256, 131_072, true;
+    ["llama3.1:8b"] ShapeKind::Llama, 4096 x 32, 32 / 8 x 128, 14_336, 128_256, 131_072, false;
+    ["llama3.1:70b", "llama3.3:70b"] ShapeKind::Llama, 8192 x 80, 64 / 8 x 128, 28_672, 128_256, 131_072, false;
+    ["gemma3:270m"] ShapeKind::Gemma3(512), 640 x 18, 4 / 1 x 256, 2048, 262_144, 32_768, true;
+    ["gemma3:1b"] ShapeKind::Gemma3(512), 1152 x 26, 4 / 1 x 256, 6912, 262_144, 32_768, true;
+    ["gemma3:4b"] ShapeKind::Gemma3(1024), 2560 x 34, 8 / 4 x 256, 10_240, 262_208, 131_072, true;
+    ["gemma3:12b"] ShapeKind::Gemma3(1024), 3840 x 48, 16 / 8 x 256, 15_360, 262_208, 131_072, true;
+    ["gemma3:27b"] ShapeKind::Gemma3(1024), 5376 x 62, 32 / 16 x 128, 21_504, 262_208, 131_072, true;
+    ["phi4:14b"] ShapeKind::Phi3(1.0), 5120 x 40, 40 / 10 x 128, 17_920, 100_352, 16_384, false;
+    ["phi4-mini:3.8b"] ShapeKind::Phi3(0.75), 3072 x 32, 24 / 8 x 128, 8192, 200_064, 131_072, true;
+    ["mistral:7b"] ShapeKind::Mistral, 4096 x 32, 32 / 8 x 128, 14_336, 32_768, 32_768, false;
+    ["mistral-nemo:12b"] ShapeKind::Mistral, 5120 x 40, 32 / 8 x 128, 14_336, 131_072, 131_072, false;
+    ["mistral-small:24b"] ShapeKind::Mistral, 5120 x 40, 32 / 8 x 128, 32_768, 131_072, 32_768, false;
+    ["olmo2:7b"] ShapeKind::Olmo2, 4096 x 32, 32 / 32 x 128, 11_008, 100_352, 4096, false;
+    ["starcoder2:3b"] ShapeKind::StarCoder2, 3072 x 30, 24 / 2 x 128, 12_288, 49_152, 16_384, true;
+    ["gpt-oss:20b"] ShapeKind::GptOss(32), 2880 x 24, 64 / 8 x 64, 2880, 201_088, 131_072, false;
+    ["gpt-oss:120b"] ShapeKind::GptOss(128), 2880 x 36, 64 / 8 x 64, 2880, 201_088, 131_072, false;
 ];
 
 impl Shape {
@@ -118,27 +118,27 @@ impl Shape {
             (0..self.layers).map(kind).collect()
         };
         let more = match self.kind {
-            Kind::Llama => json!({"model_type": "llama"}),
-            Kind::Mistral => json!({"model_type": "mistral"}),
-            Kind::Qwen2 => json!({"model_type": "qwen2"}),
-            Kind::Qwen3 => json!({"model_type": "qwen3"}),
-            Kind::Qwen3Moe(width) => json!({
+            ShapeKind::Llama => json!({"model_type": "llama"}),
+            ShapeKind::Mistral => json!({"model_type": "mistral"}),
+            ShapeKind::Qwen2 => json!({"model_type": "qwen2"}),
+            ShapeKind::Qwen3 => json!({"model_type": "qwen3"}),
+            ShapeKind::Qwen3Moe(width) => json!({
                 "model_type": "qwen3_moe", "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": width,
                 "norm_topk_prob": true, "decoder_sparse_step": 1, "mlp_only_layers": []
             }),
-            Kind::Gemma3(window) => json!({
+            ShapeKind::Gemma3(window) => json!({
                 "model_type": "gemma3_text", "hidden_activation": "gelu_pytorch_tanh", "sliding_window": window,
                 "layer_types": kinds(6), "query_pre_attn_scalar": self.head_dim, "rope_local_base_freq": 10_000.0
             }),
-            Kind::Phi3(part) => json!({"model_type": "phi3", "partial_rotary_factor": part,
+            ShapeKind::Phi3(part) => json!({"model_type": "phi3", "partial_rotary_factor": part,
                 "original_max_position_embeddings": self.context}),
-            Kind::SmolLm3 => json!({"model_type": "smollm3", "no_rope_layer_interval": 4}),
-            Kind::Olmo2 => json!({"model_type": "olmo2"}),
-            Kind::StarCoder2 => json!({
+            ShapeKind::SmolLm3 => json!({"model_type": "smollm3", "no_rope_layer_interval": 4}),
+            ShapeKind::Olmo2 => json!({"model_type": "olmo2"}),
+            ShapeKind::StarCoder2 => json!({
                 "model_type": "starcoder2", "hidden_act": "gelu_pytorch_tanh", "norm_epsilon": 1e-5, "use_bias": true,
                 "sliding_window": 4096
             }),
-            Kind::GptOss(experts) => json!({
+            ShapeKind::GptOss(experts) => json!({
                 "model_type": "gpt_oss", "num_local_experts": experts, "num_experts_per_tok": 4, "layer_types": kinds(2),
                 "sliding_window": 128, "swiglu_limit": 7.0, "attention_bias": true
             }),

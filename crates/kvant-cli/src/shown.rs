@@ -28,11 +28,11 @@ macro_rules! println {
 
 /// Writes a line to stderr, without what a terminal would obey.
 macro_rules! eprintln {
-    ($($text:tt)*) => { $crate::shown::complain(format_args!($($text)*)) };
+    ($($text:tt)*) => { $crate::shown::print_error(format_args!($($text)*)) };
 }
 
 /// A line for stderr.
-pub fn complain(text: std::fmt::Arguments<'_>) {
+pub fn print_error(text: std::fmt::Arguments<'_>) {
     let text = text.to_string();
     // Nobody need see it.
     let _ = writeln!(io::stderr(), "{}", harmless(&shortened(&text, MESSAGE_LETTERS)));

@@ -5,13 +5,13 @@ use kvant_model::description::Pairing;
 
 /// How a parameter is written.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum KeyKind {
     Size,
     Number,
     Flag,
 }
 
-use Kind::{Flag, Number, Size};
+use KeyKind::{Flag, Number, Size};
 
 /// A parameter that only changes its name.
 pub(crate) struct Parameter {
@@ -19,16 +19,16 @@ pub(crate) struct Parameter {
     pub config: &'static str,
     /// In GGUF, without the architecture's prefix.
     pub gguf: &'static str,
-    pub kind: Kind,
+    pub kind: KeyKind,
     /// Architectures (in GGUF) that have it, apart by `|`; all where empty.
     pub only: &'static str,
 }
 
-const fn all(config: &'static str, gguf: &'static str, kind: Kind) -> Parameter {
+const fn all(config: &'static str, gguf: &'static str, kind: KeyKind) -> Parameter {
     Parameter { config, gguf, kind, only: "" }
 }
 
-const fn only(config: &'static str, gguf: &'static str, kind: Kind, only: &'static str) -> Parameter {
+const fn only(config: &'static str, gguf: &'static str, kind: KeyKind, only: &'static str) -> Parameter {
     Parameter { config, gguf, kind, only }
 }
 

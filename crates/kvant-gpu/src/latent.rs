@@ -9,7 +9,7 @@ use crate::buffer::Buffer;
 use crate::compile::Compiler;
 use crate::device::Gpu;
 use crate::gates::scale_rows;
-use crate::ops::{Norm, NormShape, Turn, rotate};
+use crate::ops::{Norm, NormShape, RopeRows, rotate};
 use crate::product::{Epilogue, Fused, Target, Visits};
 use crate::program::{Attention, Linear, LinearPart, Widths};
 use crate::recorder::{Grid, Recorder};
@@ -308,7 +308,7 @@ impl<'a> Run<'a> {
     fn rotated(&mut self, of: &Attention, own: &Absorbed, raw: Place<'_>, to: Place<'_>, at_sinks: bool) {
         let rotations = if at_sinks { &self.plan.at_sinks } else { &self.plan.rotations };
         let rope = of.rope.map(|id| (&self.network.ropes[id.0], rotations[&id.0]));
-        let turn = Turn {
+        let turn = RopeRows {
             rows: self.rows,
             heads: of.heads,
             dim: own.rope,

@@ -119,7 +119,7 @@ impl Norm {
 
 /// Heads that are rotated, or only copied and scaled.
 #[derive(Clone, Copy)]
-pub(crate) struct Turn {
+pub(crate) struct RopeRows {
     pub rows: usize,
     pub heads: usize,
     pub dim: usize,
@@ -139,7 +139,7 @@ pub(crate) struct Turn {
 pub(crate) const TURNED: &str = include_str!("wgsl/turned.wgsl");
 
 /// Rotates heads of `x` into `y`, another buffer.
-pub(crate) fn rotate(recorder: &mut Recorder<'_>, plan: &Buffer, x: Place<'_>, y: Place<'_>, of: Turn) {
+pub(crate) fn rotate(recorder: &mut Recorder<'_>, plan: &Buffer, x: Place<'_>, y: Place<'_>, of: RopeRows) {
     let neighbours = of.pairing == Pairing::Neighbours;
     let kernel = recorder.gpu().kernel_of("rope", format!("rope {neighbours}"), || {
         format!("const NEIGHBOURS = {neighbours};\n{}{TURNED}", include_str!("wgsl/rope.wgsl"))

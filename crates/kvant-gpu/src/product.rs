@@ -76,7 +76,7 @@ pub(crate) struct ProductShape {
     cut: Cut,
     bias: bool,
     add: bool,
-    norm: Option<NormShape>,
+    norm: Option<ProductNorm>,
     /// Which function, and whether it is clamped.
     activate: Option<(usize, bool)>,
     visits: bool,
@@ -84,15 +84,15 @@ pub(crate) struct ProductShape {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct NormShape {
+struct ProductNorm {
     layer: bool,
     weight: bool,
     bias: bool,
 }
 
-impl NormShape {
-    fn of(norm: &Norm) -> NormShape {
-        NormShape {
+impl ProductNorm {
+    fn of(norm: &Norm) -> ProductNorm {
+        ProductNorm {
             layer: norm.kind == NormKind::Layer,
             weight: norm.weight.is_some(),
             bias: norm.bias.is_some(),
@@ -130,7 +130,7 @@ impl Matrix {
             Cut::Lanes { tokens, rows } | Cut::Dots { tokens, rows } => {
                 let stage = shape.cut.stage(groups).unwrap_or(groups);
                 let ahead = self.ahead(gpu, shape.cut, rows, stage / LANES);
-                let norm = shape.norm.unwrap_or(NormShape { layer: false, weight: false, bias: false });
+                let norm = shape.norm.unwrap_or(ProductNorm { layer: false, weight: false, bias: false });
                 let (activation, clamped) = shape.activate.unwrap_or((0, false));
                 constants += &format!(
                     "const TOKENS = {tokens}u;\nconst R = {rows}u;\nconst STAGE = {stage}u;\nconst OUTPUTS = {}u;\nconst NORMED = {};\n\
@@ -254,7 +254,7 @@ impl Matrix {
             cut: Cut::new(demand, recorder.gpu().arithmetic()),
             bias: bias.is_some(),
             add: epilogue.keep != 0.0,
-            norm: fused.norm.map(|(norm, _)| NormShape::of(norm)),
+            norm: fused.norm.map(|(norm, _)| ProductNorm::of(norm)),
             activate: fused.activate.map(|activate| (activate.number(), activate.clamp.is_some())),
             visits,
             tiles: tiles.map(|tiles| tiles.order()),

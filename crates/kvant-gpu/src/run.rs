@@ -6,7 +6,7 @@ use crate::gates::{GateFunction, GateShape, gate, scale_rows, sparse_gates};
 use crate::latent::Latent;
 use crate::layout::LayoutKernels;
 use crate::network::GpuNetwork;
-use crate::ops::{Activate, Norm, NormShape, Turn, add, rotate};
+use crate::ops::{Activate, Norm, NormShape, RopeRows, add, rotate};
 use crate::pass_buffers::PassBuffers;
 use crate::product::{Epilogue, Fused, Target};
 use crate::program::{Attention, Branch, Layer, Linear, Mixer, Mlp, Residual};
@@ -357,7 +357,7 @@ impl<'a> Run<'a> {
     fn rotate(&mut self, of: &Attention, heads: &Heads<'_>, to: Place<'_>) {
         let rotations = if heads.at_sinks { &self.plan.at_sinks } else { &self.plan.rotations };
         let rope = of.rope.map(|id| (&self.network.ropes[id.0], rotations[&id.0]));
-        let turn = Turn {
+        let turn = RopeRows {
             rows: self.rows,
             heads: heads.heads,
             dim: heads.dim,

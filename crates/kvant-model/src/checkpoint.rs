@@ -4,20 +4,17 @@ use crate::config::RopeOverride;
 use crate::dtype::DType;
 use crate::error::{LoadError, Result};
 use crate::gguf::{Gguf, Metadata};
+use crate::model_files::{choose_in_folder, is_gguf, read_json, read_text};
 use crate::outline;
 use crate::safetensors::Safetensors;
 use crate::tensor::Tensor;
 use kvant_cache::mapped::FileHealth;
-use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::Read;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// JSON beside a model is small; a larger file is not what it claims to be.
-const MAX_JSON: u64 = 64 << 20;
 /// Weights enter the signature by this many samples of this many bytes per tensor.
 const SAMPLES: usize = 8;
 const SAMPLE_BYTES: usize = 1024;
@@ -26,12 +23,12 @@ const SAMPLE_BYTES: usize = 1024;
 #[derive(Debug)]
 pub struct Checkpoint {
     path: PathBuf,
-    weights: Weights,
+    weights: Storage,
     rope: RopeOverride,
 }
 
 #[derive(Debug)]
-enum Weights {
+enum Storage {
     Gguf(Gguf),
     Safetensors {
         tensors: Safetensors,
@@ -68,7 +65,7 @@ pub enum ConfigSource<'a> {
 pub struct Signature(pub [u8; 32]);
 
 impl Checkpoint {
-    fn of(path: PathBuf, weights: Weights) -> Self {
+    fn of(path: PathBuf, weights: Storage) -> Self {
         Self { path, weights, rope: RopeOverride::default() }
     }
 
@@ -89,7 +86,7 @@ impl Checkpoint {
         let kind = fs::metadata(path).map_err(|e| LoadError::io("open the model", path, e))?;
         let file = if kind.is_dir() { choose_in_folder(path)? } else { path.to_path_buf() };
         let weights = if is_gguf(&file)? {
-            Weights::Gguf(Gguf::open(&file)?)
+            Storage::Gguf(Gguf::open(&file)?)
         } else {
             let tensors = match file.extension().and_then(|e| e.to_str()) {
                 Some("safetensors") => Safetensors::open(&file)?,
@@ -102,7 +99,7 @@ impl Checkpoint {
                 }
             };
             let config = read_json(&file.with_file_name("config.json"))?;
-            Weights::Safetensors { tensors: tensors.with_scale_block(&config), config }
+            Storage::Safetensors { tensors: tensors.with_scale_block(&config), config }
         };
         Ok(Self::of(file, weights))
     }
@@ -122,7 +119,7 @@ impl Checkpoint {
             return Ok(Self { path: lone, ..outlined });
         }
         if path.is_file() && is_gguf(path)? {
-            let weights = Weights::Gguf(Gguf::open_beginning(path)?);
+            let weights = Storage::Gguf(Gguf::open_beginning(path)?);
             return Ok(Self::of(path.to_path_buf(), weights));
         }
         Self::open(path)
@@ -131,18 +128,18 @@ impl Checkpoint {
     /// What a configuration describes, without weights: its matrices are of the type `weights` (of half precision where
     /// that does not divide their rows), and all zeros.
     pub fn from_config(config: serde_json::Value, weights: DType) -> Result<Self> {
-        let bare = Weights::Outline { tensors: BTreeMap::new(), config: config.clone() };
+        let bare = Storage::Outline { tensors: BTreeMap::new(), config: config.clone() };
         let bare = Self::of(PathBuf::new(), bare);
         let tensors = outline::tensors(&bare, weights)?;
-        Ok(Self { weights: Weights::Outline { tensors, config }, ..bare })
+        Ok(Self { weights: Storage::Outline { tensors, config }, ..bare })
     }
 
     /// Whether the weights are here; where not, tensors are zeros.
     pub fn has_weights(&self) -> bool {
         match &self.weights {
-            Weights::Gguf(gguf) => gguf.has_weights(),
-            Weights::Safetensors { .. } => true,
-            Weights::Twin { .. } | Weights::FolderTwin { .. } | Weights::Outline { .. } => false,
+            Storage::Gguf(gguf) => gguf.has_weights(),
+            Storage::Safetensors { .. } => true,
+            Storage::Twin { .. } | Storage::FolderTwin { .. } | Storage::Outline { .. } => false,
         }
     }
 
@@ -152,10 +149,10 @@ impl Checkpoint {
     /// # Errors
     /// If this is a GGUF file, or has no weights.
     pub fn gguf_twin(&self, header: Gguf) -> Result<Self> {
-        let Weights::Safetensors { tensors, .. } = &self.weights else {
+        let Storage::Safetensors { tensors, .. } = &self.weights else {
             return Err(LoadError::unsupported("only a Hugging Face checkpoint has a GGUF twin"));
         };
-        let weights = Weights::Twin { header, original: tensors.clone() };
+        let weights = Storage::Twin { header, original: tensors.clone() };
         Ok(Self::of(self.path.clone(), weights))
     }
 
@@ -164,51 +161,51 @@ impl Checkpoint {
     /// # Errors
     /// If this is not a GGUF file.
     pub fn folder_twin(&self, config: serde_json::Value) -> Result<Self> {
-        let Weights::Gguf(gguf) = &self.weights else {
+        let Storage::Gguf(gguf) = &self.weights else {
             return Err(LoadError::unsupported("only a GGUF file has a Hugging Face twin"));
         };
-        let weights = Weights::FolderTwin { config, original: gguf.clone() };
+        let weights = Storage::FolderTwin { config, original: gguf.clone() };
         Ok(Self::of(self.path.clone(), weights))
     }
 
     /// A tensor by its name in a Hugging Face checkpoint and in GGUF, in what a twin was made from; `None` where this is no twin.
     pub(crate) fn counterpart(&self, hf: &str, gguf: &str) -> Option<Result<Option<Tensor>>> {
         match &self.weights {
-            Weights::Twin { original, .. } => Some(original.tensor(hf)),
-            Weights::FolderTwin { original, .. } => Some(Ok(original.tensor(gguf))),
-            Weights::Gguf(_) | Weights::Safetensors { .. } | Weights::Outline { .. } => None,
+            Storage::Twin { original, .. } => Some(original.tensor(hf)),
+            Storage::FolderTwin { original, .. } => Some(Ok(original.tensor(gguf))),
+            Storage::Gguf(_) | Storage::Safetensors { .. } | Storage::Outline { .. } => None,
         }
     }
 
     /// Whether it is made of a configuration alone, to be sized.
     pub(crate) fn is_outline(&self) -> bool {
         match &self.weights {
-            Weights::Outline { .. } => true,
-            Weights::Gguf(_)
-            | Weights::Safetensors { .. }
-            | Weights::Twin { .. }
-            | Weights::FolderTwin { .. } => false,
+            Storage::Outline { .. } => true,
+            Storage::Gguf(_)
+            | Storage::Safetensors { .. }
+            | Storage::Twin { .. }
+            | Storage::FolderTwin { .. } => false,
         }
     }
 
     /// Whether there is nothing but a configuration: no directory of tensors to hold a description against.
     pub(crate) fn is_bare(&self) -> bool {
         match &self.weights {
-            Weights::Twin { .. } | Weights::FolderTwin { .. } => true,
-            Weights::Outline { tensors, .. } => tensors.is_empty(),
-            Weights::Gguf(_) | Weights::Safetensors { .. } => false,
+            Storage::Twin { .. } | Storage::FolderTwin { .. } => true,
+            Storage::Outline { tensors, .. } => tensors.is_empty(),
+            Storage::Gguf(_) | Storage::Safetensors { .. } => false,
         }
     }
 
     /// A checkpoint over a GGUF model that is already open or was made in memory.
     pub fn from_gguf(gguf: Gguf) -> Self {
-        Self::of(PathBuf::new(), Weights::Gguf(gguf))
+        Self::of(PathBuf::new(), Storage::Gguf(gguf))
     }
 
     /// A checkpoint over safetensors and a config that are already in memory.
     pub fn from_safetensors(tensors: Safetensors, config: serde_json::Value) -> Self {
         let tensors = tensors.with_scale_block(&config);
-        Self::of(PathBuf::new(), Weights::Safetensors { tensors, config })
+        Self::of(PathBuf::new(), Storage::Safetensors { tensors, config })
     }
 
     /// The mapped files that hold its tensors.
@@ -246,10 +243,10 @@ impl Checkpoint {
     /// How the model describes itself.
     pub fn config(&self) -> ConfigSource<'_> {
         match &self.weights {
-            Weights::Gguf(gguf) | Weights::Twin { header: gguf, .. } => ConfigSource::Gguf(gguf.metadata()),
-            Weights::Safetensors { config, .. }
-            | Weights::FolderTwin { config, .. }
-            | Weights::Outline { config, .. } => ConfigSource::Config(config),
+            Storage::Gguf(gguf) | Storage::Twin { header: gguf, .. } => ConfigSource::Gguf(gguf.metadata()),
+            Storage::Safetensors { config, .. }
+            | Storage::FolderTwin { config, .. }
+            | Storage::Outline { config, .. } => ConfigSource::Config(config),
         }
     }
 
@@ -269,22 +266,22 @@ impl Checkpoint {
     /// All tensor names: in file order for GGUF, sorted for safetensors.
     pub fn names(&self) -> Box<dyn Iterator<Item = &str> + '_> {
         match &self.weights {
-            Weights::Gguf(gguf) | Weights::Twin { header: gguf, .. } => {
+            Storage::Gguf(gguf) | Storage::Twin { header: gguf, .. } => {
                 Box::new(gguf.tensors().map(|t| t.name.as_str()))
             }
-            Weights::Safetensors { tensors, .. } => Box::new(tensors.names()),
-            Weights::FolderTwin { .. } => Box::new(std::iter::empty()),
-            Weights::Outline { tensors, .. } => Box::new(tensors.keys().map(String::as_str)),
+            Storage::Safetensors { tensors, .. } => Box::new(tensors.names()),
+            Storage::FolderTwin { .. } => Box::new(std::iter::empty()),
+            Storage::Outline { tensors, .. } => Box::new(tensors.keys().map(String::as_str)),
         }
     }
 
     /// A tensor that may be absent (a bias, an untied output). Its bytes are shared with the file.
     pub fn get(&self, name: &str) -> Result<Option<Tensor>> {
         match &self.weights {
-            Weights::Gguf(gguf) | Weights::Twin { header: gguf, .. } => Ok(gguf.tensor(name)),
-            Weights::Safetensors { tensors, .. } => tensors.tensor(name).map_err(|e| e.in_file(&self.path)),
-            Weights::FolderTwin { .. } => Ok(None),
-            Weights::Outline { tensors, .. } => Ok(tensors.get(name).cloned()),
+            Storage::Gguf(gguf) | Storage::Twin { header: gguf, .. } => Ok(gguf.tensor(name)),
+            Storage::Safetensors { tensors, .. } => tensors.tensor(name).map_err(|e| e.in_file(&self.path)),
+            Storage::FolderTwin { .. } => Ok(None),
+            Storage::Outline { tensors, .. } => Ok(tensors.get(name).cloned()),
         }
     }
 
@@ -321,14 +318,14 @@ impl Checkpoint {
             hash.update(bytes);
         };
         match &self.weights {
-            Weights::Gguf(gguf) | Weights::Twin { header: gguf, .. } => {
+            Storage::Gguf(gguf) | Storage::Twin { header: gguf, .. } => {
                 gguf.header_bytes().for_each(&mut field);
             }
-            Weights::Safetensors { tensors, config } => {
+            Storage::Safetensors { tensors, config } => {
                 field(sorted_json(config).as_bytes());
                 tensors.header_bytes().for_each(&mut field);
             }
-            Weights::FolderTwin { config, .. } | Weights::Outline { config, .. } => {
+            Storage::FolderTwin { config, .. } | Storage::Outline { config, .. } => {
                 field(sorted_json(config).as_bytes())
             }
         }
@@ -387,77 +384,5 @@ impl std::fmt::Display for Signature {
 impl std::fmt::Debug for Signature {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Signature({self})")
-    }
-}
-
-/// Reads a JSON file of bounded size.
-pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T> {
-    crate::config::parse_json(&read_bounded(path)?)
-        .map_err(|e| LoadError::malformed(format!("is not the JSON it should be: {e}")).in_file(path))
-}
-
-fn read_text(path: &Path) -> Result<String> {
-    String::from_utf8(read_bounded(path)?)
-        .map_err(|e| LoadError::malformed(format!("is not UTF-8 text: {e}")).in_file(path))
-}
-
-fn read_bounded(path: &Path) -> Result<Vec<u8>> {
-    let file = File::open(path).map_err(|e| LoadError::io("open the file", path, e))?;
-    let mut text = Vec::new();
-    file.take(MAX_JSON + 1).read_to_end(&mut text).map_err(|e| LoadError::io("read the file", path, e))?;
-    if text.len() as u64 > MAX_JSON {
-        return Err(LoadError::malformed(format!("is larger than {MAX_JSON} bytes")).in_file(path));
-    }
-    Ok(text)
-}
-
-pub(crate) fn is_gguf(path: &Path) -> Result<bool> {
-    let mut magic = [0; 4];
-    let mut file = File::open(path).map_err(|e| LoadError::io("open the file", path, e))?;
-    match file.read_exact(&mut magic) {
-        Ok(()) => Ok(magic == *b"GGUF"),
-        Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => Ok(false),
-        Err(e) => Err(LoadError::io("read the file", path, e)),
-    }
-}
-
-/// The model in a folder: single safetensors, then an index, then the only GGUF file or split set.
-fn choose_in_folder(folder: &Path) -> Result<PathBuf> {
-    for name in ["model.safetensors", "model.safetensors.index.json"] {
-        let candidate = folder.join(name);
-        if candidate.is_file() {
-            return Ok(candidate);
-        }
-    }
-    let entries = fs::read_dir(folder).map_err(|e| LoadError::io("list the folder", folder, e))?;
-    let mut gguf: Vec<PathBuf> = entries
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| {
-            path.extension().is_some_and(|e| e == "gguf") && path.is_file() && !is_later_part(path)
-        })
-        .collect();
-    gguf.sort();
-    match gguf.len() {
-        1 => Ok(gguf.remove(0)),
-        0 => Err(LoadError::missing(
-            "holds no model.safetensors, no model.safetensors.index.json and no .gguf file",
-        )
-        .in_file(folder)),
-        n => Err(LoadError::mismatch(format!(
-            "holds {n} GGUF models; name one of them, for example {}",
-            gguf[0].display()
-        ))
-        .in_file(folder)),
-    }
-}
-
-/// True for `NAME-00002-of-00003.gguf` and on: only the first part stands for a split model.
-fn is_later_part(path: &Path) -> bool {
-    let stem = path.file_stem().and_then(|s| s.to_str()).unwrap_or_default();
-    let Some((rest, count)) = stem.rsplit_once("-of-") else { return false };
-    let digits = |s: &str| s.len() == 5 && s.bytes().all(|b| b.is_ascii_digit());
-    match rest.rsplit_once('-') {
-        Some((_, number)) => digits(count) && digits(number) && number != "00001",
-        None => false,
     }
 }

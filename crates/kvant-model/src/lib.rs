@@ -13,6 +13,7 @@ pub mod dtype;
 pub mod error;
 pub mod gguf;
 pub mod model;
+mod model_files;
 mod outline;
 mod outputs;
 pub mod pass;

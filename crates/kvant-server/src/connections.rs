@@ -58,14 +58,14 @@ impl State {
 }
 
 /// The place of one connection. It is free again when this is dropped.
-pub struct Place {
+pub struct ConnectionPlace {
     id: u64,
     end: Arc<Notify>,
     connections: Arc<Connections>,
 }
 
 /// A request is being answered on a connection, which is not idle meanwhile.
-pub struct Busy(Arc<Place>);
+pub struct Busy(Arc<ConnectionPlace>);
 
 impl Connections {
     /// Room for so many, and at least for one.
@@ -74,12 +74,12 @@ impl Connections {
     }
 
     /// A place, at once or when one is free.
-    pub async fn enter(self: &Arc<Self>) -> Arc<Place> {
+    pub async fn enter(self: &Arc<Self>) -> Arc<ConnectionPlace> {
         loop {
             // Registered before the look, so that no change is missed.
             let changed = self.changed.notified();
             if let Some((id, end)) = self.try_enter() {
-                return Arc::new(Place { id, end, connections: Arc::clone(self) });
+                return Arc::new(ConnectionPlace { id, end, connections: Arc::clone(self) });
             }
             changed.await;
         }
@@ -99,7 +99,7 @@ impl Connections {
     }
 }
 
-impl Place {
+impl ConnectionPlace {
     /// A request has come. It may be answered unless this is none: then only `/health` may.
     pub fn begin(self: &Arc<Self>, is_health: bool) -> Option<Busy> {
         let mut state = self.connections.lock();
@@ -135,7 +135,7 @@ impl Drop for Busy {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPlace {
     fn drop(&mut self) {
         self.connections.lock().open.remove(&self.id);
         self.connections.changed.notify_waiters();

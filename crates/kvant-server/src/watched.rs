@@ -1,6 +1,6 @@
 //! The routes as one connection has them: its place is busy from the head of a request to the end of its answer.
 
-use crate::connections::{Busy, Place};
+use crate::connections::{Busy, ConnectionPlace};
 use crate::error::{ApiError, Dialect};
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -19,11 +19,11 @@ use std::task::{Context, Poll};
 /// The routes, for one connection.
 pub struct Watched {
     routes: TowerToHyperService<Router>,
-    place: Arc<Place>,
+    place: Arc<ConnectionPlace>,
 }
 
 impl Watched {
-    pub fn new(routes: Router, place: Arc<Place>) -> Self {
+    pub fn new(routes: Router, place: Arc<ConnectionPlace>) -> Self {
         Self { routes: TowerToHyperService::new(routes), place }
     }
 }
@@ -40,7 +40,7 @@ impl Service<Request<Incoming>> for Watched {
             return Box::pin(std::future::ready(Ok(refused)));
         };
         let answer = self.routes.call(request);
-        Box::pin(async move { Ok(answer.await?.map(|body| Body::new(Answer { body, _busy: busy }))) })
+        Box::pin(async move { Ok(answer.await?.map(|body| Body::new(WatchedBody { body, _busy: busy }))) })
     }
 }
 
@@ -56,12 +56,12 @@ fn full(dialect: Dialect) -> Response<Body> {
 }
 
 /// The body of an answer, while which a place is busy.
-struct Answer {
+struct WatchedBody {
     body: Body,
     _busy: Busy,
 }
 
-impl hyper::body::Body for Answer {
+impl hyper::body::Body for WatchedBody {
     type Data = Bytes;
     type Error = axum::Error;
 

@@ -66,7 +66,7 @@ pub fn multiply_dense(
     kvant_threads::for_each(rows.div_ceil(TASK_ROWS), |task| {
         let first = task * TASK_ROWS;
         let count = TASK_ROWS.min(rows - first);
-        let job = Job {
+        let job = DenseJob {
             weights: weights[first * row_bytes..].as_ptr(),
             row_bytes,
             rows: count,
@@ -84,7 +84,7 @@ pub fn multiply_dense(
 }
 
 #[derive(Clone, Copy)]
-struct Job {
+struct DenseJob {
     weights: *const u8,
     row_bytes: usize,
     rows: usize,
@@ -95,7 +95,7 @@ struct Job {
     stride: usize,
 }
 
-type Kernel = unsafe fn(Job);
+type Kernel = unsafe fn(DenseJob);
 
 fn kernel(tier: Tier, number: Number) -> Kernel {
     with_tier!(tier, S => match number {
@@ -136,7 +136,7 @@ stored! {
 
 /// # Safety
 /// The CPU has the tier; what the job names is inside its buffers.
-unsafe fn product<S: Simd, N: Stored>(job: Job) {
+unsafe fn product<S: Simd, N: Stored>(job: DenseJob) {
     // SAFETY: the caller's contract; tiles stay inside the rows and tokens.
     unsafe {
         let mut row = 0;
@@ -146,20 +146,20 @@ unsafe fn product<S: Simd, N: Stored>(job: Job) {
             let mut token = 0;
             while token < job.tokens {
                 let tokens = if job.tokens - token >= wide { wide } else { 1 };
-                let tile = Job {
+                let tile = DenseJob {
                     weights: job.weights.add(row * job.row_bytes),
                     x: job.x.add(token * job.columns),
                     out: job.out.add(token * job.stride + row),
                     ..job
                 };
                 match (rows, tokens) {
-                    (4, 4) => S::call(Tile::<S, N, 4, 4>::new(tile)),
-                    (4, _) => S::call(Tile::<S, N, 4, 1>::new(tile)),
-                    (2, 2) => S::call(Tile::<S, N, 2, 2>::new(tile)),
-                    (2, _) => S::call(Tile::<S, N, 2, 1>::new(tile)),
-                    (_, 4) => S::call(Tile::<S, N, 1, 4>::new(tile)),
-                    (_, 2) => S::call(Tile::<S, N, 1, 2>::new(tile)),
-                    _ => S::call(Tile::<S, N, 1, 1>::new(tile)),
+                    (4, 4) => S::call(DenseTile::<S, N, 4, 4>::new(tile)),
+                    (4, _) => S::call(DenseTile::<S, N, 4, 1>::new(tile)),
+                    (2, 2) => S::call(DenseTile::<S, N, 2, 2>::new(tile)),
+                    (2, _) => S::call(DenseTile::<S, N, 2, 1>::new(tile)),
+                    (_, 4) => S::call(DenseTile::<S, N, 1, 4>::new(tile)),
+                    (_, 2) => S::call(DenseTile::<S, N, 1, 2>::new(tile)),
+                    _ => S::call(DenseTile::<S, N, 1, 1>::new(tile)),
                 }
                 token += tokens;
             }
@@ -169,18 +169,18 @@ unsafe fn product<S: Simd, N: Stored>(job: Job) {
 }
 
 /// `R` rows times `T` tokens.
-struct Tile<S, N, const R: usize, const T: usize> {
-    job: Job,
+struct DenseTile<S, N, const R: usize, const T: usize> {
+    job: DenseJob,
     kinds: PhantomData<(S, N)>,
 }
 
-impl<S, N, const R: usize, const T: usize> Tile<S, N, R, T> {
-    fn new(job: Job) -> Self {
+impl<S, N, const R: usize, const T: usize> DenseTile<S, N, R, T> {
+    fn new(job: DenseJob) -> Self {
         Self { job, kinds: PhantomData }
     }
 }
 
-impl<S: Simd, N: Stored, const R: usize, const T: usize> Work<S> for Tile<S, N, R, T> {
+impl<S: Simd, N: Stored, const R: usize, const T: usize> Work<S> for DenseTile<S, N, R, T> {
     type Output = ();
 
     #[inline(always)]

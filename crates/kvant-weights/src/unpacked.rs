@@ -3,7 +3,7 @@
 //!
 //! Rows are unpacked a few panels at a time and turned so that sixteen of them fill the lanes of a vector; a tile of
 //! tokens then needs one load per input for all of its tokens, and no sum across lanes. A pair of a row and a token is
-//! a chain of fused additions over each [`STRETCH`] of inputs, and the stretches are added up in order.
+//! a chain of fused additions over each [`CHUNK_LEN`] of inputs, and the stretches are added up in order.
 //!
 //! **Invariant:** that order is the same for every tile and every tier, so a number depends on its row and its token
 //! alone, bit for bit.
@@ -14,7 +14,7 @@ use std::cell::RefCell;
 use std::marker::PhantomData;
 
 /// Inputs that are summed up in one chain: a tile's share of panels and tokens stays in the nearest cache.
-const STRETCH: usize = 256;
+const CHUNK_LEN: usize = 256;
 
 /// Panels that a task unpacks at most: more reuse of the tokens, less room in the cache.
 const TASK_PANELS: usize = 4;
@@ -37,7 +37,7 @@ pub fn multiply_unpacked(
     assert!(columns > 0 && x.len().is_multiple_of(columns), "activations that are no whole rows");
     let tokens = x.len() / columns;
     assert_eq!(out.len(), rows * tokens, "products of {tokens} tokens");
-    let (turn, multiply) = with_tier!(tier, S => (turn_on::<S> as Turn, multiply_on::<S> as Multiply));
+    let (turn, multiply) = with_tier!(tier, S => (turn_on::<S> as Transpose, multiply_on::<S> as Multiply));
     let panels = rows.div_ceil(LANES);
     let wanted = TASKS_PER_THREAD * kvant_threads::threads();
     let share = (panels / wanted.max(1)).clamp(1, TASK_PANELS);
@@ -58,7 +58,7 @@ pub fn multiply_unpacked(
                 // SAFETY: both buffers have 16 rows of `columns`; tables come for available tiers only.
                 unsafe { turn(unpacked, columns, turned) };
             }
-            let job = Job {
+            let job = UnpackedJob {
                 panels: turned.as_ptr(),
                 rows: count,
                 columns,
@@ -74,12 +74,12 @@ pub fn multiply_unpacked(
     });
 }
 
-type Turn = unsafe fn(&[f32], usize, &mut [f32]);
-type Multiply = unsafe fn(Job);
+type Transpose = unsafe fn(&[f32], usize, &mut [f32]);
+type Multiply = unsafe fn(UnpackedJob);
 
 /// What a task multiplies.
 #[derive(Clone, Copy)]
-struct Job {
+struct UnpackedJob {
     /// (panels, columns, 16): rows past the last are zeros.
     panels: *const f32,
     rows: usize,
@@ -132,11 +132,11 @@ impl<S: Simd> Work<S> for TurnPanel<'_, S> {
 
 /// # Safety
 /// The CPU has the tier; what the job names is inside its buffers.
-unsafe fn multiply_on<S: Simd>(job: Job) {
+unsafe fn multiply_on<S: Simd>(job: UnpackedJob) {
     // As many sums as the registers hold, with room for what is multiplied.
     let most = if const { S::REGISTERS >= 32 } { 12 } else { 4 };
     let panels = job.rows.div_ceil(LANES);
-    for first in (0..job.columns).step_by(STRETCH) {
+    for first in (0..job.columns).step_by(CHUNK_LEN) {
         let mut token = 0;
         while token < job.tokens {
             let tokens = match job.tokens - token {
@@ -146,7 +146,7 @@ unsafe fn multiply_on<S: Simd>(job: Job) {
             };
             let mut panel = 0;
             while panel < panels {
-                let tile = Tile { job, first, token, panel };
+                let tile = SumsTile { job, first, token, panel };
                 // SAFETY: tiles stay inside the panels and tokens of the job.
                 panel += unsafe {
                     match (panels - panel, tokens) {
@@ -165,8 +165,8 @@ unsafe fn multiply_on<S: Simd>(job: Job) {
 
 /// Where a tile of sums stands.
 #[derive(Clone, Copy)]
-struct Tile {
-    job: Job,
+struct SumsTile {
+    job: UnpackedJob,
     /// First input of the stretch.
     first: usize,
     token: usize,
@@ -175,12 +175,12 @@ struct Tile {
 
 /// `P` panels times `T` tokens over one stretch of inputs. Gives `P`.
 struct Sums<S, const P: usize, const T: usize> {
-    tile: Tile,
+    tile: SumsTile,
     simd: PhantomData<S>,
 }
 
 impl<S, const P: usize, const T: usize> Sums<S, P, T> {
-    fn new(tile: Tile) -> Self {
+    fn new(tile: SumsTile) -> Self {
         Self { tile, simd: PhantomData }
     }
 }
@@ -190,8 +190,8 @@ impl<S: Simd, const P: usize, const T: usize> Work<S> for Sums<S, P, T> {
 
     #[inline(always)]
     unsafe fn run(self) -> usize {
-        let Tile { job, first, token, panel } = self.tile;
-        let stretch = STRETCH.min(job.columns - first);
+        let SumsTile { job, first, token, panel } = self.tile;
+        let stretch = CHUNK_LEN.min(job.columns - first);
         // SAFETY: the contract of `multiply_on`.
         unsafe {
             let mut sums = [[S::splat(0.0); T]; P];

@@ -86,7 +86,7 @@ fn gate(weights: &Weights, norm: Option<&GatedNorm>, y: &[f64], z: &[f64]) -> Ve
 }
 
 /// What a DeltaNet's projection gives for a token.
-struct Projected {
+struct DeltaProjected {
     qkv: Vec<f64>, // all queries, all keys, all values
     z: Vec<f64>,   // (value_heads, value_dim)
     b: Vec<f64>,   // (value_heads)
@@ -98,12 +98,13 @@ pub fn gated_delta_net(run: &mut Run<'_>, of: &GatedDeltaNet, x: &Rows) -> Rows 
     let weights = run.weights;
     let (key_dim, value_dim) = (of.dims.key_dim, of.dims.value_dim);
     let key_width = of.dims.key_heads * key_dim;
-    let projected: Vec<Projected> = x.iter().map(|x| project(weights, of, x)).collect();
+    let projected: Vec<DeltaProjected> = x.iter().map(|x| project(weights, of, x)).collect();
     let inputs: Rows = projected.iter().map(|parts| parts.qkv.clone()).collect();
     let (rates, dt_bias) = (rates(weights, &of.decay), weights.vector(&of.dt_bias));
     let mut states = vec![vec![vec![0.0; value_dim]; key_dim]; of.dims.value_heads]; // (value_heads, key_dim, value_dim)
     let (mut out, mut matrices) = (Rows::new(), Rows::new());
-    for (conv, Projected { z, b, a, .. }) in convolve(weights, &of.conv, &inputs).iter().zip(&projected) {
+    for (conv, DeltaProjected { z, b, a, .. }) in convolve(weights, &of.conv, &inputs).iter().zip(&projected)
+    {
         let mut y = Vec::new(); // (value_heads, value_dim)
         for (head, state) in states.iter_mut().enumerate() {
             let key_head = of.dims.key_head(head);
@@ -126,9 +127,9 @@ pub fn gated_delta_net(run: &mut Run<'_>, of: &GatedDeltaNet, x: &Rows) -> Rows 
     out
 }
 
-fn project(weights: &Weights, of: &GatedDeltaNet, x: &[f64]) -> Projected {
+fn project(weights: &Weights, of: &GatedDeltaNet, x: &[f64]) -> DeltaProjected {
     match &of.projection {
-        DeltaProjection::Apart { qkv, z, b, a } => Projected {
+        DeltaProjection::Apart { qkv, z, b, a } => DeltaProjected {
             qkv: weights.linear(qkv, x),
             z: weights.linear(z, x),
             b: weights.linear(b, x),
@@ -149,7 +150,7 @@ fn project(weights: &Weights, of: &GatedDeltaNet, x: &[f64]) -> Projected {
                 b.extend_from_slice(&head[..group]);
                 a.extend_from_slice(&head[group..]);
             }
-            Projected { qkv: [q, k, v].concat(), z, b, a }
+            DeltaProjected { qkv: [q, k, v].concat(), z, b, a }
         }
     }
 }

@@ -77,11 +77,11 @@ pub struct DiskTier {
     root: Digest,
     limit: u64,
     unusable_files: Option<String>,
-    state: Mutex<State>,
+    state: Mutex<DiskState>,
 }
 
 #[derive(Default)]
-struct State {
+struct DiskState {
     index: Index,
     clock: u64,
     loaded_tokens: u64,
@@ -91,7 +91,7 @@ struct State {
     listed: Option<Instant>,
 }
 
-impl State {
+impl DiskState {
     /// Now, but later than ever before.
     fn tick(&mut self) -> u64 {
         self.clock = nanoseconds(SystemTime::now()).max(self.clock + 1);
@@ -140,11 +140,11 @@ impl DiskTier {
             root: chain::root(&signature),
             policy: policy.to_owned(),
             // A clock that was set back does not make anything older than it is.
-            state: Mutex::new(State {
+            state: Mutex::new(DiskState {
                 clock: index.last_used(),
                 index,
                 listed: Some(Instant::now()),
-                ..State::default()
+                ..DiskState::default()
             }),
             folder,
             layout,
@@ -304,7 +304,7 @@ impl DiskTier {
     }
 
     /// What there is of a step, which another server may have written.
-    fn find(&self, state: &mut State, step: &Step) -> Option<Known> {
+    fn find(&self, state: &mut DiskState, step: &Step) -> Option<Known> {
         if !state.index.has(&step.name)
             && let Some((entry, _)) = self.folder.look(&step.name, &self.signature)
         {
@@ -347,7 +347,7 @@ impl DiskTier {
         true
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, DiskState> {
         // Every change is whole between statements.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -40,7 +40,7 @@ impl fmt::Display for PolicyError {
 impl std::error::Error for PolicyError {}
 
 /// An error before its text is known: position and reason.
-type Fault = (usize, String);
+type ParseFault = (usize, String);
 
 /// A piece of the text and where it starts.
 #[derive(Clone, Copy)]
@@ -75,7 +75,7 @@ impl<'a> Piece<'a> {
         Some((Piece { at: self.at, text: before }.trimmed(), after.trimmed()))
     }
 
-    fn number(self) -> Result<usize, Fault> {
+    fn number(self) -> Result<usize, ParseFault> {
         let what = if self.text.is_empty() { "nothing".to_owned() } else { format!("`{}`", self.text) };
         self.text.parse().map_err(|_| (self.at, format!("a number is needed here, not {what}")))
     }
@@ -93,7 +93,7 @@ impl FromStr for Policy {
     }
 }
 
-fn parse(text: Piece<'_>) -> Result<Policy, Fault> {
+fn parse(text: Piece<'_>) -> Result<Policy, ParseFault> {
     let mut pieces = text.split(';');
     let first = pieces.next().unwrap_or(text);
     let mut policy = Policy::from(spec(first, first.text, 0)?);
@@ -117,7 +117,7 @@ fn parse(text: Piece<'_>) -> Result<Policy, Fault> {
     Ok(policy)
 }
 
-fn clause(piece: Piece<'_>) -> Result<Clause, Fault> {
+fn clause(piece: Piece<'_>) -> Result<Clause, ParseFault> {
     let usage = "after `;` comes sinks=N, recent=N, sparse-v=P, state=TYPE, or `layers 0-1: k=CODEC` with layers, heads or \
                  both";
     let Some((selection, codecs)) = piece.split_once(":") else {
@@ -154,7 +154,7 @@ fn word<'a>(piece: Piece<'a>, word: &str) -> Option<Piece<'a>> {
     rest.starts_with(char::is_whitespace).then(|| Piece { at: piece.at + word.len(), text: rest }.trimmed())
 }
 
-fn ranges(piece: Piece<'_>) -> Result<Vec<RangeInclusive<usize>>, Fault> {
+fn ranges(piece: Piece<'_>) -> Result<Vec<RangeInclusive<usize>>, ParseFault> {
     piece
         .split(',')
         .map(|range| {
@@ -173,7 +173,7 @@ fn ranges(piece: Piece<'_>) -> Result<Vec<RangeInclusive<usize>>, Fault> {
 type Codecs = (Option<kvant_codec::CodecSpec>, Option<kvant_codec::CodecSpec>);
 
 /// One side or both. The spec grammar knows pairs only, so a side on its own is completed with some other.
-fn sides(piece: Piece<'_>) -> Result<Codecs, Fault> {
+fn sides(piece: Piece<'_>) -> Result<Codecs, ParseFault> {
     const FILLER: &str = "k=f16,";
     if piece.text.starts_with("v=") {
         let both = spec(piece, &format!("{FILLER}{}", piece.text), FILLER.len())?;
@@ -194,7 +194,7 @@ fn sides(piece: Piece<'_>) -> Result<Codecs, Fault> {
 }
 
 /// Parses `text`, which is the piece with `skipped` bytes before it, and moves errors to where the piece is.
-fn spec(piece: Piece<'_>, text: &str, skipped: usize) -> Result<KvSpec, Fault> {
+fn spec(piece: Piece<'_>, text: &str, skipped: usize) -> Result<KvSpec, ParseFault> {
     text.parse().map_err(|error: SpecError| {
         let position = error.position().saturating_sub(skipped).min(piece.text.len());
         (piece.at + position, error.reason().to_owned())

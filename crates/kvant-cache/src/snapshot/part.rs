@@ -1,7 +1,7 @@
 //! Parts of a sequence: a file for each stretch of whole pages, which names what comes before it.
 
 use super::format::{Extent, OPENING, PageSizes, Part, Preamble, SidePages, SideRecord};
-use super::states::{Loaded, collect_at};
+use super::states::{LoadedState, collect_at};
 use super::write::{PagePart, can_be_saved, collect, put, were_readable};
 use super::{Digest, Numerics, Signature, Snapshot, SnapshotError, VERSION};
 use crate::arena::ArenaError;
@@ -201,7 +201,7 @@ impl Growth {
         let mut states = Vec::new();
         for shape in saved.preamble.states().filter(|_| part.ends) {
             let record = &saved.preamble.states;
-            let loaded = Loaded::read(record, &mut bytes, &self.memory)?;
+            let loaded = LoadedState::read(record, &mut bytes, &self.memory)?;
             states.extend(loaded.at(record, end, shape, &self.memory)?);
         }
         let is_early =

@@ -1,7 +1,7 @@
 //! From a file to a sequence.
 
 use super::format::{PageSizes, Preamble, SideRecord};
-use super::states::Loaded;
+use super::states::LoadedState;
 use super::{Numerics, Signature, SnapshotError, VERSION};
 use crate::arena::ArenaError;
 use crate::checkpoint::Checkpoint;
@@ -150,7 +150,7 @@ impl Snapshot {
         let mut bytes = places.filter_map(|place| self.file.get(place.clone()));
         let mut checkpoints = vec![Vec::new(); states.checkpoints.len()];
         for state in sequence.states_mut() {
-            let loaded = Loaded::read(states, &mut bytes, &memory)?;
+            let loaded = LoadedState::read(states, &mut bytes, &memory)?;
             loaded.fill(states, tokens.len(), state, &memory)?;
             for (checkpoint, saved) in states.checkpoints.iter().zip(&mut checkpoints) {
                 saved.extend(loaded.at(states, checkpoint.position, state.shape(), &memory)?);

@@ -94,17 +94,17 @@ fn join<'a>(
 }
 
 /// One slot's state as it was saved.
-pub(super) struct Loaded {
+pub(super) struct LoadedState {
     chunks: Vec<(Chunk, Option<Page>)>,
 }
 
-impl Loaded {
+impl LoadedState {
     /// Copies the pages of one slot to the store.
     pub(super) fn read<'a>(
         record: &StateRecord,
         bytes: &mut impl Iterator<Item = &'a [u8]>,
         memory: &Store,
-    ) -> Result<Loaded, SnapshotError> {
+    ) -> Result<LoadedState, SnapshotError> {
         let mut copy = |is_there: bool| -> Result<Option<Page>, SnapshotError> {
             let page = if is_there { bytes.next() } else { None };
             Ok(page.map(|page| memory.upload(PageKind::BYTES, page)).transpose()?)
@@ -114,7 +114,7 @@ impl Loaded {
             let chunk = Chunk { start: *start, state: copy(*start > 0)? };
             chunks.push((chunk, copy(*rows > 0)?));
         }
-        Ok(Loaded { chunks })
+        Ok(LoadedState { chunks })
     }
 
     /// The state at a position.

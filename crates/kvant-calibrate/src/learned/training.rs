@@ -2,7 +2,7 @@
 
 use super::adam::Adam;
 use super::rounding::Rounding;
-use super::turn::Turn;
+use super::turn::LearnedRotation;
 use crate::error::CalibrationError;
 use faer::linalg::matmul::matmul;
 use faer::{Accum, Mat, MatRef, Par};
@@ -74,15 +74,15 @@ pub fn learn(spec: &CodecSpec, rows: &[f32], mean: &[f32], seed: u64) -> Result<
 enum Change {
     /// Channel c over e^θ of c.
     Scaled,
-    Turned(Turn),
+    Turned(LearnedRotation),
 }
 
 impl Change {
     fn of(spec: &CodecSpec) -> Result<Self, CalibrationError> {
         match spec.options.learned {
             Some(Learned::Scaled) => Ok(Change::Scaled),
-            Some(Learned::Cayley) => Ok(Change::Turned(Turn::Cayley)),
-            Some(Learned::Householder) => Ok(Change::Turned(Turn::Householder)),
+            Some(Learned::Cayley) => Ok(Change::Turned(LearnedRotation::Cayley)),
+            Some(Learned::Householder) => Ok(Change::Turned(LearnedRotation::Householder)),
             None => Err(CalibrationError::Unlearnable {
                 spec: spec.to_string(),
                 reason: "it has none of scaled, cayley, householder",
@@ -197,7 +197,11 @@ mod tests {
     fn the_gradient_by_the_numbers_is_that_of_finite_differences() {
         let rounding = Rounding::of(&spec("max3:token"), DIM).unwrap();
         let rows: Vec<f64> = correlated(3).into_iter().map(f64::from).collect();
-        for change in [Change::Scaled, Change::Turned(Turn::Cayley), Change::Turned(Turn::Householder)] {
+        for change in [
+            Change::Scaled,
+            Change::Turned(LearnedRotation::Cayley),
+            Change::Turned(LearnedRotation::Householder),
+        ] {
             let numbers: Vec<f64> =
                 change.start(DIM, 1).iter().enumerate().map(|(n, x)| x + 0.1 * (n as f64).sin()).collect();
             let rounded = |numbers: &[f64]| {

@@ -6,19 +6,19 @@ use kvant_codec::split_mix;
 
 /// How a rotation is written down.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Turn {
+pub(super) enum LearnedRotation {
     /// (I − A)(I + A)⁻¹; A above its diagonal, row by row.
     Cayley,
     /// The product of reflections I − 2vvᵀ/‖v‖², the last one met first; one v after the other.
     Householder,
 }
 
-impl Turn {
+impl LearnedRotation {
     /// Numbers of the identity; reflections come in pairs that undo each other, and one without a partner turns a sign.
     pub fn start(self, dim: usize, seed: u64) -> Vec<f64> {
         match self {
-            Turn::Cayley => vec![0.0; dim * (dim - 1) / 2],
-            Turn::Householder => {
+            LearnedRotation::Cayley => vec![0.0; dim * (dim - 1) / 2],
+            LearnedRotation::Householder => {
                 let reflections = (dim / 2).max(1);
                 let mut words = split_mix(seed);
                 let mut number =
@@ -39,11 +39,11 @@ impl Turn {
     /// The rotation, (d, d).
     pub fn matrix(self, dim: usize, numbers: &[f64]) -> Mat<f64> {
         match self {
-            Turn::Cayley => {
+            LearnedRotation::Cayley => {
                 let (a, inverse) = skew(dim, numbers);
                 (Mat::<f64>::identity(dim, dim) - a) * inverse
             }
-            Turn::Householder => {
+            LearnedRotation::Householder => {
                 let mut product = Mat::identity(dim, dim);
                 for v in numbers.chunks_exact(dim).rev() {
                     reflect(v, &mut product);
@@ -56,7 +56,7 @@ impl Turn {
     /// From the derivative of something by the rotation, (d, d), to that by the numbers.
     pub fn gradient(self, dim: usize, numbers: &[f64], by_matrix: &Mat<f64>) -> Vec<f64> {
         match self {
-            Turn::Cayley => {
+            LearnedRotation::Cayley => {
                 // dU = −(I + U) dA (I + A)⁻¹.
                 let (a, inverse) = skew(dim, numbers);
                 let identity = Mat::<f64>::identity(dim, dim);
@@ -64,7 +64,7 @@ impl Turn {
                 let by_a = turned.transpose() * by_matrix * inverse.transpose();
                 above(dim).map(|(i, j)| by_a[(j, i)] - by_a[(i, j)]).collect()
             }
-            Turn::Householder => {
+            LearnedRotation::Householder => {
                 // U = H P with the product P of the reflections after H: by H it is G Pᵀ, and P itself is left with H G.
                 let mut rest = self.matrix(dim, numbers);
                 let mut by_rest = by_matrix.clone();
@@ -130,10 +130,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const BOTH: [Turn; 2] = [Turn::Cayley, Turn::Householder];
+    const BOTH: [LearnedRotation; 2] = [LearnedRotation::Cayley, LearnedRotation::Householder];
 
     /// Numbers off the start, so that nothing is special about them.
-    fn moved(turn: Turn, dim: usize, by: &[f64]) -> Vec<f64> {
+    fn moved(turn: LearnedRotation, dim: usize, by: &[f64]) -> Vec<f64> {
         turn.start(dim, 5).iter().zip(by).map(|(start, by)| start + by).collect()
     }
 
@@ -187,7 +187,7 @@ mod tests {
             }
         }
         // Three reflections: one has no partner.
-        let odd = Turn::Householder.matrix(6, &Turn::Householder.start(6, 1));
+        let odd = LearnedRotation::Householder.matrix(6, &LearnedRotation::Householder.start(6, 1));
         assert!((odd[(0, 0)] + 1.0).abs() < 1e-12 && (odd[(3, 3)] - 1.0).abs() < 1e-12);
     }
 }

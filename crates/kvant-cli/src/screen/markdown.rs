@@ -16,14 +16,14 @@ const BOLD: &str = "\x1b[1m";
 pub struct Markdown {
     flow: Flow,
     is_styled: bool,
-    line: Line,
+    line: OpenLine,
     /// The marks that end the code that is being shown.
     fence: Option<String>,
 }
 
 /// The line that is being read.
 #[derive(Debug, PartialEq, Eq)]
-enum Line {
+enum OpenLine {
     /// Not known yet: its beginning.
     Begun(String),
     /// Words that flow.
@@ -37,7 +37,7 @@ enum Line {
 }
 
 /// What the beginning of a line shows.
-enum Kind {
+enum LineStart {
     Undecided,
     /// Words after a mark, and how that is shown.
     Words {
@@ -57,7 +57,7 @@ impl Markdown {
             Look::Plain(width) => (width, false),
             Look::Styled(width) => (width, true),
         };
-        let (flow, line) = (Flow::new(width, is_styled), Line::Begun(String::new()));
+        let (flow, line) = (Flow::new(width, is_styled), OpenLine::Begun(String::new()));
         Some(Self { flow, is_styled, line, fence: None })
     }
 
@@ -72,7 +72,7 @@ impl Markdown {
     pub fn finish(&mut self) -> String {
         let mut out = String::new();
         self.end_line(&mut out);
-        self.line = Line::Begun(String::new());
+        self.line = OpenLine::Begun(String::new());
         out
     }
 
@@ -80,19 +80,19 @@ impl Markdown {
         if letter == '\n' {
             self.end_line(out);
             out.push('\n');
-            self.line = Line::Begun(String::new());
+            self.line = OpenLine::Begun(String::new());
             return;
         }
         match &mut self.line {
-            Line::Begun(begun) => {
+            OpenLine::Begun(begun) => {
                 begun.push(letter);
                 let begun = begun.clone();
                 self.decide(&begun, out);
             }
-            Line::Words | Line::Heading => self.flow.letter(letter, out),
-            Line::Verbatim if letter.is_control() && letter != '\t' => {}
-            Line::Verbatim => out.push(letter),
-            Line::Fence(line) => line.push(letter),
+            OpenLine::Words | OpenLine::Heading => self.flow.letter(letter, out),
+            OpenLine::Verbatim if letter.is_control() && letter != '\t' => {}
+            OpenLine::Verbatim => out.push(letter),
+            OpenLine::Fence(line) => line.push(letter),
         }
     }
 
@@ -103,53 +103,55 @@ impl Markdown {
             None => kind(begun, self.is_styled),
         };
         match kind {
-            Kind::Undecided => {}
-            Kind::Words { mark, shown } => {
+            LineStart::Undecided => {}
+            LineStart::Words { mark, shown } => {
                 self.flow.begin(&mark, &shown, out);
-                self.line = Line::Words;
+                self.line = OpenLine::Words;
                 begun.chars().skip(mark.chars().count()).for_each(|letter| self.flow.letter(letter, out));
             }
-            Kind::Heading => {
+            LineStart::Heading => {
                 if self.is_styled {
                     out.push_str(BOLD);
                 } else {
                     begun.chars().for_each(|letter| self.flow.letter(letter, out));
                 }
-                self.line = Line::Heading;
+                self.line = OpenLine::Heading;
             }
-            Kind::Fence => self.line = Line::Fence(begun.to_owned()),
-            Kind::Verbatim => {
+            LineStart::Fence => self.line = OpenLine::Fence(begun.to_owned()),
+            LineStart::Verbatim => {
                 if self.fence.is_some() && self.is_styled {
                     out.push_str(CODE);
                 }
                 out.extend(begun.chars().filter(|letter| !letter.is_control() || *letter == '\t'));
-                self.line = Line::Verbatim;
+                self.line = OpenLine::Verbatim;
             }
         }
     }
 
     /// The line is whole.
     fn end_line(&mut self, out: &mut String) {
-        match std::mem::replace(&mut self.line, Line::Words) {
-            Line::Begun(begun) => match self.fence.as_ref().is_some_and(|fence| is_closing(&begun, fence)) {
-                true => self.end_fence(&begun, out),
-                false if self.fence.is_some() => out.push_str(&begun),
-                false => {
-                    begun.chars().for_each(|letter| self.flow.letter(letter, out));
-                    self.flow.end(out);
+        match std::mem::replace(&mut self.line, OpenLine::Words) {
+            OpenLine::Begun(begun) => {
+                match self.fence.as_ref().is_some_and(|fence| is_closing(&begun, fence)) {
+                    true => self.end_fence(&begun, out),
+                    false if self.fence.is_some() => out.push_str(&begun),
+                    false => {
+                        begun.chars().for_each(|letter| self.flow.letter(letter, out));
+                        self.flow.end(out);
+                    }
                 }
-            },
-            Line::Words => self.flow.end(out),
-            Line::Heading => {
+            }
+            OpenLine::Words => self.flow.end(out),
+            OpenLine::Heading => {
                 self.flow.end(out);
                 if self.is_styled {
                     out.push_str(PLAIN);
                 }
             }
-            Line::Verbatim if self.fence.is_some() && self.is_styled => out.push_str(PLAIN),
-            Line::Verbatim => {}
-            Line::Fence(line) if self.fence.is_some() => self.end_fence(&line, out),
-            Line::Fence(line) => {
+            OpenLine::Verbatim if self.fence.is_some() && self.is_styled => out.push_str(PLAIN),
+            OpenLine::Verbatim => {}
+            OpenLine::Fence(line) if self.fence.is_some() => self.end_fence(&line, out),
+            OpenLine::Fence(line) => {
                 let marks: String =
                     line.trim_start().chars().take_while(|c| ['`', '~'].contains(c)).collect();
                 self.fence = Some(marks);
@@ -178,26 +180,26 @@ fn is_closing(line: &str, fence: &str) -> bool {
 }
 
 /// A line inside of code.
-fn code_line(begun: &str, fence: &str) -> Kind {
+fn code_line(begun: &str, fence: &str) -> LineStart {
     let marks = begun.trim_start();
     let may_close = begun.len() - marks.len() < 4 && marks.chars().all(|letter| fence.starts_with(letter));
-    if may_close { Kind::Undecided } else { Kind::Verbatim }
+    if may_close { LineStart::Undecided } else { LineStart::Verbatim }
 }
 
 /// What a line is that begins like this.
-fn kind(begun: &str, is_styled: bool) -> Kind {
+fn kind(begun: &str, is_styled: bool) -> LineStart {
     let rest = begun.trim_start_matches([' ', '\t']);
     let blanks = &begun[..begun.len() - rest.len()];
-    let words = |mark: &str, shown: String| Kind::Words { mark: mark.to_owned(), shown };
+    let words = |mark: &str, shown: String| LineStart::Words { mark: mark.to_owned(), shown };
     let all = |letters: &[char]| rest.chars().all(|letter| letters.contains(&letter));
     let as_is = || words("", String::new());
-    let Some(first) = rest.chars().next() else { return Kind::Undecided };
+    let Some(first) = rest.chars().next() else { return LineStart::Undecided };
     match first {
-        '#' if rest.len() <= 6 && all(&['#']) => Kind::Undecided,
-        '#' if rest.trim_start_matches('#').starts_with(' ') => Kind::Heading,
-        '`' | '~' if rest.len() < 3 && all(&[first]) => Kind::Undecided,
-        '`' | '~' if rest.starts_with(&first.to_string().repeat(3)) => Kind::Fence,
-        '-' | '*' | '+' if rest.len() == 1 => Kind::Undecided,
+        '#' if rest.len() <= 6 && all(&['#']) => LineStart::Undecided,
+        '#' if rest.trim_start_matches('#').starts_with(' ') => LineStart::Heading,
+        '`' | '~' if rest.len() < 3 && all(&[first]) => LineStart::Undecided,
+        '`' | '~' if rest.starts_with(&first.to_string().repeat(3)) => LineStart::Fence,
+        '-' | '*' | '+' if rest.len() == 1 => LineStart::Undecided,
         '-' | '*' | '+' if rest[1..].starts_with(' ') => {
             let mark = format!("{blanks}{first} ");
             let shown = if is_styled { format!("{blanks}• ") } else { mark.clone() };
@@ -206,7 +208,7 @@ fn kind(begun: &str, is_styled: bool) -> Kind {
         '0'..='9' => {
             let digits = rest.trim_start_matches(|letter: char| letter.is_ascii_digit());
             match (rest.len() - digits.len(), digits) {
-                (1..=3, "" | "." | ")") => Kind::Undecided,
+                (1..=3, "" | "." | ")") => LineStart::Undecided,
                 (1..=3, after) if after.starts_with(". ") || after.starts_with(") ") => {
                     let mark = format!("{blanks}{rest}");
                     words(&mark, mark.clone())
@@ -214,13 +216,13 @@ fn kind(begun: &str, is_styled: bool) -> Kind {
                 _ => as_is(),
             }
         }
-        '>' if rest.len() == 1 => Kind::Undecided,
+        '>' if rest.len() == 1 => LineStart::Undecided,
         '>' if is_styled => {
             let mark = format!("{blanks}> ");
             let taken = if rest[1..].starts_with(' ') { mark } else { format!("{blanks}>") };
             words(&taken, format!("{blanks}{DIM}│{PLAIN}{}", &taken[blanks.len() + 1..]))
         }
-        '|' => Kind::Verbatim,
+        '|' => LineStart::Verbatim,
         _ => as_is(),
     }
 }

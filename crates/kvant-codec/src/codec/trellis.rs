@@ -16,7 +16,7 @@ use crate::format::{
 use crate::kernel::{self, Accumulator, Pages, Query};
 use crate::quant::allocation::Budget;
 use crate::transform::Basis;
-use crate::trellis::{self, Kernels};
+use crate::trellis::{self, TrellisKernels};
 use kvant_simd::{LANES, Tier};
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ struct TrellisCodec {
     /// Tells its own queries from those of other codecs.
     id: u64,
     tier: Tier,
-    kernels: &'static Kernels,
+    kernels: &'static TrellisKernels,
     /// Of packed codecs, for the way back to the model's basis.
     packed: &'static kernel::Kernels,
 }
@@ -104,7 +104,7 @@ fn new(build: &Build<'_>, mut basis: Basis) -> Result<Box<dyn PageCodec>, BuildE
         basis,
         id: Query::owner(),
         tier: build.tier,
-        kernels: Kernels::of(build.tier),
+        kernels: TrellisKernels::of(build.tier),
         packed: kernel::Kernels::of(build.tier),
     }))
 }

@@ -19,8 +19,8 @@
 //! chain would wait for itself.
 //!
 //! **The change of basis waits.** Codes lie in the codec's basis (a rotation, say). Σ w·Rv = R·Σ w·v, so the accumulator stays in that basis,
-//! and `finish` goes back once a step, however many pages there were. The sum of the weights is kept beside it (`mass`): a mean that the
-//! codec took off comes back as `mass` times the mean.
+//! and `finish` goes back once a step, however many pages there were. The sum of the weights is kept beside it (`denominator`): a mean that the
+//! codec took off comes back as `denominator` times the mean.
 //!
 //! # An example
 //!
@@ -42,7 +42,7 @@
 //! spans are folded before the first code is read: folding is a chain of reductions, and four of them run side by side. Channel scales
 //! (`chg`), which fold into nothing here, cost one multiplication per channel and page at the end.
 
-use super::block::{BATCH, Heads, Room, Sums, TILES};
+use super::block::{BATCH, BlockSums, Heads, Room, TILES};
 use super::round::{self, Folded, ONES, planes};
 use super::scores::{combine, dot, seen_centre};
 use super::{Accumulator, Pages, by_heads, by_width, load_array, load_scales, prefetch_lines};
@@ -57,7 +57,7 @@ const SPANS: usize = 4;
 
 /// Folded and rounded weights of one head for one group of channels.
 #[derive(Clone, Copy)]
-struct Part {
+struct WeightPart {
     bytes: *const i8,
     /// One unit of the integers.
     step: f32,
@@ -66,7 +66,7 @@ struct Part {
     /// Added to every channel of the group: Σ w·(z + centre·s).
     offset: f32,
     /// Σ w, for channel zeros.
-    mass: f32,
+    denominator: f32,
     /// Where the head's sums are.
     sums: *mut f32,
 }
@@ -98,34 +98,34 @@ pub(crate) unsafe fn accumulate<S: Simd>(
         // entries per row, a multiple of 16, and there is room for two planes of a page for every head and span.
         unsafe {
             let weights = weights.add(first * tokens);
-            let mass = masses::<S>(weights, tokens, count);
+            let denominator = denominators::<S>(weights, tokens, count);
             for h in 0..count {
-                sums.mass[first + h] += mass[h];
+                sums.denominator[first + h] += denominator[h];
             }
             for spans in format.spans.chunks(SPANS) {
-                let mut parts = [[const { MaybeUninit::<Part>::uninit() }; BATCH]; SPANS];
+                let mut parts = [[const { MaybeUninit::<WeightPart>::uninit() }; BATCH]; SPANS];
                 for (i, span) in spans.iter().enumerate() {
                     let mut scales = [MaybeUninit::<f32>::uninit(); MAX_TOKENS];
                     let scales = load_token_scales::<S>(format, span, pages, &mut scales);
                     let mut at = 0;
                     while at < count {
-                        let fold = Fold {
+                        let fold = WeightFold {
                             format,
                             span,
                             page: pages.page,
                             scales,
                             weights: weights.add(at * tokens),
-                            mass: mass.as_ptr().add(at),
+                            denominator: denominator.as_ptr().add(at),
                             sums: sums.sums.as_mut_ptr().add((first + at) * sums.stride),
                             stride: sums.stride,
                         };
                         let bytes = room.bytes().add((i * count + at) * 2 * MAX_TOKENS);
-                        let part = parts[i].as_mut_ptr().cast::<Part>().add(at);
+                        let part = parts[i].as_mut_ptr().cast::<WeightPart>().add(at);
                         at += by_heads!(S, count - at, fold_block::<S>(&fold, bytes, part));
                     }
                 }
                 for (i, span) in spans.iter().enumerate() {
-                    let parts = parts[i].as_ptr().cast::<Part>();
+                    let parts = parts[i].as_ptr().cast::<WeightPart>();
                     let place = Place { format, span, pages };
                     let mut at = 0;
                     if let Some(codes) = room.codes(format, span) {
@@ -151,8 +151,8 @@ pub(crate) unsafe fn accumulate<S: Simd>(
 /// # Safety
 /// `weights` has `count` rows of `tokens` floats; the CPU has the tier.
 #[inline(always)]
-unsafe fn masses<S: Simd>(weights: *const f32, tokens: usize, count: usize) -> [f32; BATCH] {
-    let mut mass = [0.0; BATCH];
+unsafe fn denominators<S: Simd>(weights: *const f32, tokens: usize, count: usize) -> [f32; BATCH] {
+    let mut denominator = [0.0; BATCH];
     for first in (0..count).step_by(4) {
         let heads = 4.min(count - first);
         // SAFETY: the caller's rows.
@@ -163,10 +163,10 @@ unsafe fn masses<S: Simd>(weights: *const f32, tokens: usize, count: usize) -> [
                     totals[h] = S::add(totals[h], S::load(weights.add((first + h) * tokens + t)));
                 }
             }
-            mass[first..first + heads].copy_from_slice(&S::reduce4_add(totals)[..heads]);
+            denominator[first..first + heads].copy_from_slice(&S::reduce4_add(totals)[..heads]);
         }
     }
-    mass
+    denominator
 }
 
 /// The token scales of a span's group as floats, or ones.
@@ -195,7 +195,7 @@ unsafe fn load_token_scales<S: Simd>(
 }
 
 /// What folding a block of heads needs to know.
-struct Fold<'a> {
+struct WeightFold<'a> {
     format: &'a PackedFormat,
     span: &'a Span,
     page: *const u8,
@@ -204,7 +204,7 @@ struct Fold<'a> {
     /// (heads, tokens).
     weights: *const f32,
     /// (heads): Σ w.
-    mass: *const f32,
+    denominator: *const f32,
     /// The first head's sums, the next `stride` on.
     sums: *mut f32,
     stride: usize,
@@ -213,11 +213,15 @@ struct Fold<'a> {
 /// w_t·s_t rounded to bytes for H heads, and the part that needs no codes.
 ///
 /// # Safety
-/// Weights, masses and sums are there for H heads, `bytes` has room for two planes of each, `parts` for H; the CPU has the
+/// Weights, denominators and sums are there for H heads, `bytes` has room for two planes of each, `parts` for H; the CPU has the
 /// tier.
 #[inline(always)]
-unsafe fn fold_block<S: Simd, const H: usize>(fold: &Fold<'_>, bytes: *mut i8, parts: *mut Part) -> usize {
-    let Fold { format, span, page, scales, weights, .. } = *fold;
+unsafe fn fold_block<S: Simd, const H: usize>(
+    fold: &WeightFold<'_>,
+    bytes: *mut i8,
+    parts: *mut WeightPart,
+) -> usize {
+    let WeightFold { format, span, page, scales, weights, .. } = *fold;
     let (tokens, stored) = (format.tokens, format.scales);
     let at = span.group * tokens * stored.bytes();
     // SAFETY: token arrays have `tokens` entries per group.
@@ -241,12 +245,12 @@ unsafe fn fold_block<S: Simd, const H: usize>(fold: &Fold<'_>, bytes: *mut i8, p
             offsets = S::reduce4_add(partial);
         }
         for h in 0..H {
-            parts.add(h).write(Part {
+            parts.add(h).write(WeightPart {
                 bytes: bytes.add(h * 2 * MAX_TOKENS),
                 step: steps[h],
                 centre: integers[h] * centre,
                 offset: offsets[h],
-                mass: *fold.mass.add(h),
+                denominator: *fold.denominator.add(h),
                 sums: fold.sums.add(h * fold.stride),
             });
         }
@@ -263,7 +267,7 @@ struct Place<'a> {
 
 /// Scales and zeros of sixteen channels, as far as a page has them.
 #[derive(Clone, Copy)]
-struct Channels<F> {
+struct LaneScales<F> {
     first: usize,
     scale: Option<F>,
     zero: Option<F>,
@@ -273,13 +277,13 @@ impl Place<'_> {
     /// # Safety
     /// As the kernel it is part of; `row` counts sixteen channels of the span.
     #[inline(always)]
-    unsafe fn channels<S: Simd>(&self, row: usize) -> Channels<S::F> {
+    unsafe fn channels<S: Simd>(&self, row: usize) -> LaneScales<S::F> {
         let format = self.format;
         let first = self.span.first + LANES * row;
         let at = first * format.scales.bytes();
         // SAFETY: channel arrays are padded to sixteen on this side.
         unsafe {
-            Channels {
+            LaneScales {
                 first,
                 scale: load_array::<S>(format.scales, self.pages.page, &format.channel_scale, at),
                 zero: load_array::<S>(format.scales, self.pages.page, &format.channel_zero, at),
@@ -292,7 +296,7 @@ impl Place<'_> {
     /// # Safety
     /// The part is of this span; the CPU has the tier.
     #[inline(always)]
-    unsafe fn put<S: Simd>(&self, part: &Part, channels: Channels<S::F>, dot: S::F) {
+    unsafe fn put<S: Simd>(&self, part: &WeightPart, channels: LaneScales<S::F>, dot: S::F) {
         let format = self.format;
         // SAFETY: `sums` has padded rows.
         unsafe {
@@ -307,13 +311,13 @@ impl Place<'_> {
             let mut sum = S::mul(dot, S::splat(part.step));
             if let Some(scale) = channels.scale {
                 if channels.zero.is_some() {
-                    // s·(c − centre) + (z + centre·s): the centre comes back with the exact mass.
-                    sum = S::add(sum, S::splat(part.mass * self.span.centre() as f32));
+                    // s·(c − centre) + (z + centre·s): the centre comes back with the exact denominator.
+                    sum = S::add(sum, S::splat(part.denominator * self.span.centre() as f32));
                 }
                 sum = S::mul(sum, scale);
             }
             if let Some(zero) = channels.zero {
-                sum = S::fma(zero, S::splat(part.mass), sum);
+                sum = S::fma(zero, S::splat(part.denominator), sum);
             }
             S::store(p, S::add(S::load(p), S::add(sum, S::splat(part.offset))));
         }
@@ -325,7 +329,7 @@ impl Place<'_> {
 /// # Safety
 /// As the kernel it is part of; `codes` are the span's, and the unit has begun.
 #[inline(always)]
-unsafe fn block_sums<S: Simd>(place: &Place<'_>, parts: &[Part], codes: *const u8, sums: Sums) {
+unsafe fn block_sums<S: Simd>(place: &Place<'_>, parts: &[WeightPart], codes: *const u8, sums: BlockSums) {
     let Some(head) = parts.first() else { return };
     let (planes, octets) = (planes(u32::from(place.span.bits)), place.format.tokens / 8);
     let rows = place.span.len / LANES;
@@ -349,10 +353,10 @@ unsafe fn block_sums<S: Simd>(place: &Place<'_>, parts: &[Part], codes: *const u
 /// # Safety
 /// As the kernel it is part of, for H parts.
 #[inline(always)]
-unsafe fn span_block<S: Simd, const H: usize>(place: &Place<'_>, parts: *const Part) -> usize {
+unsafe fn span_block<S: Simd, const H: usize>(place: &Place<'_>, parts: *const WeightPart) -> usize {
     // SAFETY: the span's rows lie within the page, and every part has bytes for all its tokens.
     unsafe {
-        let part: &[Part; H] = &*parts.cast();
+        let part: &[WeightPart; H] = &*parts.cast();
         by_width!(S, place.span, SpanSums::<S, H> { place, part });
     }
     H
@@ -361,7 +365,7 @@ unsafe fn span_block<S: Simd, const H: usize>(place: &Place<'_>, parts: *const P
 /// All rows of sixteen channels of a span.
 struct SpanSums<'a, S, const H: usize, const BITS: u32, const TABLE: bool> {
     place: &'a Place<'a>,
-    part: &'a [Part; H],
+    part: &'a [WeightPart; H],
     simd: PhantomData<S>,
 }
 

@@ -93,9 +93,9 @@ pub(crate) unsafe fn finish<S: Simd>(basis: &Basis, sums: &Accumulator, out: *mu
         // SAFETY: both buffers have `dim` columns.
         unsafe { basis.inverse::<S>(columns.as_mut_ptr(), scratch.as_mut_ptr()) };
         for lane in 0..heads {
-            let mass = sums.mass[first + lane];
+            let denominator = sums.denominator[first + lane];
             for c in 0..dim {
-                let mean = basis.mean().get(c).map_or(0.0, |mean| mean * mass);
+                let mean = basis.mean().get(c).map_or(0.0, |mean| mean * denominator);
                 // SAFETY: the caller's buffer has heads · dim floats.
                 unsafe { *out.add((first + lane) * dim + c) = columns[LANES * c + lane] + mean };
             }

@@ -81,10 +81,10 @@ impl Room {
 
     /// Where folded heads, codes and sums go, all at once.
     #[inline(always)]
-    pub(super) fn places(&mut self) -> (*mut i8, *mut u8, Sums) {
+    pub(super) fn places(&mut self) -> (*mut i8, *mut u8, BlockSums) {
         let bytes = self.bytes();
         let codes = bytes.cast::<u8>().wrapping_add(self.heads);
-        (bytes, codes, Sums(codes.wrapping_add(self.codes).cast()))
+        (bytes, codes, BlockSums(codes.wrapping_add(self.codes).cast()))
     }
 
     /// Where folded heads go.
@@ -110,7 +110,7 @@ impl Room {
 
     /// Where sums go, if there are codes.
     #[inline(always)]
-    pub(super) fn sums(&mut self) -> Sums {
+    pub(super) fn sums(&mut self) -> BlockSums {
         self.places().2
     }
 }
@@ -177,9 +177,9 @@ pub(super) struct Heads {
 
 /// The integer sums of up to [`BATCH`] heads with up to [`TILES`] tiles: (blocks, planes, tiles, 16 heads, lanes).
 #[derive(Clone, Copy)]
-pub(super) struct Sums(*mut i32);
+pub(super) struct BlockSums(*mut i32);
 
-impl Sums {
+impl BlockSums {
     fn at(self, head: usize, plane: usize, tile: usize) -> *mut i32 {
         let block = (head / ROWS * 2 + plane) * TILES + tile;
         self.0.wrapping_add((block * ROWS + head % ROWS) * LANES)

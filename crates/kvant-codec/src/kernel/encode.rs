@@ -4,7 +4,7 @@
 //! reduces across lanes except the exact minimum and maximum, so all tiers write the same bytes.
 
 use super::code::{CodeSpan, Factors};
-use super::fit::{self, Numbers};
+use super::fit::{self, LaneNumbers};
 use super::scale::{extremes, inverse_of, refit, root_mean_square, round_lanes, scale_of};
 use crate::format::{MAX_PAGE, PackedFormat, ScaleFormat, Span};
 use crate::quant::{Levels, Rule};
@@ -214,7 +214,7 @@ unsafe fn channel_scales<S: Simd>(
                 let numbers = if !fits {
                     None
                 } else if let Some(rows) = rows.filter(|_| first + LANES <= format.dim) {
-                    Some(Numbers { first: rows.add(first), stride: format.dim, count: format.tokens })
+                    Some(LaneNumbers { first: rows.add(first), stride: format.dim, count: format.tokens })
                 } else {
                     Some(fit::turned::<S>(columns, tiles, padded, first, turned.as_mut_ptr().cast()))
                 };
@@ -293,7 +293,7 @@ unsafe fn token_tile<S: Simd>(target: &Target<'_>, columns: *const f32, tile: us
             poison = S::add(poison, odd);
             let (mut scale, mut zero) = scale_of::<S>(format.scales, levels, low, high);
             if levels.fits() {
-                let numbers = Numbers { first: columns, stride: LANES, count: len };
+                let numbers = LaneNumbers { first: columns, stride: LANES, count: len };
                 let plain = (scale, zero);
                 (scale, zero) = fit::scale_of::<S>(format.scales, levels, numbers, (low, high), plain);
             }

@@ -24,13 +24,13 @@ const FINE_GRID: f32 = 3_072.0;
 
 /// Numbers that share scales lane by lane: number i of every lane lies at `first + i · stride`.
 #[derive(Clone, Copy)]
-pub(super) struct Numbers {
+pub(super) struct LaneNumbers {
     pub first: *const f32,
     pub stride: usize,
     pub count: usize,
 }
 
-impl Numbers {
+impl LaneNumbers {
     /// # Safety
     /// i is below the count, and the CPU has the tier.
     #[inline(always)]
@@ -155,7 +155,7 @@ impl<S: Simd> Trial<S> {
 pub(super) unsafe fn scale_of<S: Simd>(
     format: ScaleFormat,
     levels: &Levels,
-    numbers: Numbers,
+    numbers: LaneNumbers,
     ends: (S::F, S::F),
     plain: (S::F, S::F),
 ) -> (S::F, S::F) {
@@ -175,7 +175,7 @@ pub(super) unsafe fn scale_of<S: Simd>(
 #[inline(always)]
 unsafe fn range<S: Simd>(
     format: ScaleFormat,
-    numbers: Numbers,
+    numbers: LaneNumbers,
     (low, high): (S::F, S::F),
     plain: (S::F, S::F),
     top: f32,
@@ -232,7 +232,7 @@ unsafe fn range<S: Simd>(
 #[inline(always)]
 unsafe fn least_squares<S: Simd>(
     format: ScaleFormat,
-    numbers: Numbers,
+    numbers: LaneNumbers,
     ends: [S::F; 2],
     trial: Trial<S>,
 ) -> (S::F, S::F) {
@@ -279,7 +279,7 @@ unsafe fn least_squares<S: Simd>(
 /// # Safety
 /// The numbers can be read; the CPU has the tier.
 #[inline(always)]
-unsafe fn signed<S: Simd>(format: ScaleFormat, numbers: Numbers, plain: S::F, bits: u8) -> S::F {
+unsafe fn signed<S: Simd>(format: ScaleFormat, numbers: LaneNumbers, plain: S::F, bits: u8) -> S::F {
     // SAFETY: the caller's contract.
     unsafe {
         let (zero, last) = (S::splat(0.0), S::splat(((1u32 << (bits - 1)) - 1) as f32));
@@ -323,7 +323,7 @@ pub(super) unsafe fn turned<S: Simd>(
     padded: usize,
     first: usize,
     to: *mut f32,
-) -> Numbers {
+) -> LaneNumbers {
     // SAFETY: columns below `padded` are read.
     unsafe {
         for tile in 0..tiles {
@@ -342,5 +342,5 @@ pub(super) unsafe fn turned<S: Simd>(
             }
         }
     }
-    Numbers { first: to, stride: LANES, count: tiles * LANES }
+    LaneNumbers { first: to, stride: LANES, count: tiles * LANES }
 }

@@ -128,7 +128,7 @@ impl Query {
     }
 }
 
-/// Running sums Σ w·v and masses Σ w of one group of heads, in the codec's basis.
+/// Running sums Σ w·v and denominators Σ w of one group of heads, in the codec's basis.
 #[derive(Clone, Debug, Default)]
 pub struct Accumulator {
     pub(super) heads: usize,
@@ -136,7 +136,7 @@ pub struct Accumulator {
     /// (heads, stride).
     pub(super) sums: Vec<f32>,
     /// (heads).
-    pub(super) mass: Vec<f32>,
+    pub(super) denominator: Vec<f32>,
 }
 
 impl Accumulator {
@@ -153,8 +153,8 @@ impl Accumulator {
         self.stride = dim.next_multiple_of(LANES);
         self.sums.clear();
         self.sums.resize(heads * self.stride, 0.0);
-        self.mass.clear();
-        self.mass.resize(heads, 0.0);
+        self.denominator.clear();
+        self.denominator.resize(heads, 0.0);
     }
 
     /// Query heads.
@@ -163,13 +163,13 @@ impl Accumulator {
     }
 
     /// Σ w of a head so far.
-    pub fn mass(&self, head: usize) -> f32 {
-        self.mass[head]
+    pub fn denominator(&self, head: usize) -> f32 {
+        self.denominator[head]
     }
 
-    /// Multiplies a head's sums and mass, as an online softmax does when its maximum moves.
+    /// Multiplies a head's sums and denominator, as an online softmax does when its maximum moves.
     pub fn rescale(&mut self, head: usize, factor: f32) {
-        self.mass[head] *= factor;
+        self.denominator[head] *= factor;
         for x in &mut self.sums[head * self.stride..(head + 1) * self.stride] {
             *x *= factor;
         }
@@ -184,19 +184,19 @@ impl Accumulator {
         for (a, b) in self.sums.iter_mut().zip(&other.sums) {
             *a += b;
         }
-        for (a, b) in self.mass.iter_mut().zip(&other.mass) {
+        for (a, b) in self.denominator.iter_mut().zip(&other.denominator) {
             *a += b;
         }
     }
 
-    /// For one head, multiplies its sums and mass by `mine` and adds `theirs` times those of another partial result of
+    /// For one head, multiplies its sums and denominator by `mine` and adds `theirs` times those of another partial result of
     /// the same codec: how an online softmax joins two parts with different maxima.
     ///
     /// # Panics
     /// When the two have different shapes.
     pub fn join(&mut self, head: usize, mine: f32, other: &Accumulator, theirs: f32) {
         assert!(self.heads == other.heads && self.stride == other.stride, "partial sums of different shapes");
-        self.mass[head] = self.mass[head] * mine + other.mass[head] * theirs;
+        self.denominator[head] = self.denominator[head] * mine + other.denominator[head] * theirs;
         let range = head * self.stride..(head + 1) * self.stride;
         for (a, b) in self.sums[range.clone()].iter_mut().zip(&other.sums[range]) {
             *a = *a * mine + b * theirs;
@@ -219,11 +219,11 @@ impl Accumulator {
 
     /// Σ w of a head.
     pub(crate) fn mass_mut(&mut self, head: usize) -> &mut f32 {
-        &mut self.mass[head]
+        &mut self.denominator[head]
     }
 
     pub(crate) fn add_row(&mut self, head: usize, weight: f32, row: &[f32]) {
-        self.mass[head] += weight;
+        self.denominator[head] += weight;
         for (sum, x) in self.sums[head * self.stride..].iter_mut().zip(row) {
             *sum += weight * x;
         }

@@ -3,9 +3,9 @@
 //! Everything is decided by the page itself. Channels of slow rotation hardly change from token to token, so a leak near one
 //! leaves little to code; channels that hardly vary at all get few bits or none, and the others theirs.
 
-use super::Kernels;
+use super::TrellisKernels;
 use super::scale::exponent;
-use super::search::{Numbers, Room};
+use super::search::{ChannelQuad, SearchRoom};
 use super::stream;
 use crate::format::{Linear, QUAD, Side, TRELLIS_TOKENS, TrellisFormat, TrellisTable, first_steps, scale};
 
@@ -33,7 +33,7 @@ struct Statistics {
 /// Encodes a page of numbers in the codec's basis, (tokens, stride), into bytes. `None` when a scale is too large.
 pub(crate) fn encode(
     format: &TrellisFormat,
-    kernels: &Kernels,
+    kernels: &TrellisKernels,
     y: &[f32],
     stride: usize,
     page: &mut [u8],
@@ -204,12 +204,12 @@ fn wanted_scale(channel: &Statistics, bits: u8, leak: u8) -> f32 {
 static REACH: [u8; 9] = [0, 121, 122, 123, 125, 126, 124, 0, 127];
 
 /// Finds the codes of all channels, a quad at a time.
-fn code(format: &TrellisFormat, kernels: &Kernels, y: &[f32], stride: usize, page: &mut [u8]) {
+fn code(format: &TrellisFormat, kernels: &TrellisKernels, y: &[f32], stride: usize, page: &mut [u8]) {
     let quads: Vec<_> = format.quads(page).collect();
     let (scales, zeros) = (format.scales(), format.scales() + format.padded());
     let ones = [1.0; TRELLIS_TOKENS];
     let (mut x, mut codes) = ([[0.0f32; QUAD]; TRELLIS_TOKENS], [0; TRELLIS_TOKENS * QUAD]);
-    let mut room = Room::default();
+    let mut room = SearchRoom::default();
     for (q, quad) in quads.iter().enumerate() {
         let Some(table) = TrellisTable::of(quad.bits) else { continue };
         let scale: [f32; QUAD] = std::array::from_fn(|i| scale(page[scales + QUAD * q + i]));
@@ -220,7 +220,7 @@ fn code(format: &TrellisFormat, kernels: &Kernels, y: &[f32], stride: usize, pag
             let row = &row[QUAD * q..QUAD * q + QUAD];
             *x = std::array::from_fn(|i| (row[i] - zero[i]) * inverse[i]);
         }
-        let numbers = Numbers {
+        let numbers = ChannelQuad {
             x: x.as_flattened(),
             leak: f32::from(quad.leak) / 256.0,
             first: first_steps(quad.leak),

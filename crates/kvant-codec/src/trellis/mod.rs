@@ -52,28 +52,28 @@ use crate::error::CodecError;
 use crate::format::{Side, TrellisFormat, TrellisTable};
 use crate::kernel::{Accumulator, Pages, Query};
 use kvant_simd::{Simd, Tier, Work, with_tier};
-use search::{Numbers, Room};
+use search::{ChannelQuad, SearchRoom};
 
 /// The entry points of a tier. All are `unsafe`: the CPU must have the tier, and pages and buffers must have the sizes that the
 /// format states; the codec checks that before it calls.
-pub(crate) struct Kernels {
-    search: unsafe fn(&TrellisTable, &Numbers<'_>, &mut Room, &mut [u8]),
+pub(crate) struct TrellisKernels {
+    search: unsafe fn(&TrellisTable, &ChannelQuad<'_>, &mut SearchRoom, &mut [u8]),
     pub(crate) scores: unsafe fn(&TrellisFormat, &Query, Pages, *mut f32),
     pub(crate) sums: unsafe fn(&TrellisFormat, *const f32, Pages, &mut Accumulator),
 }
 
-impl Kernels {
+impl TrellisKernels {
     /// The table of a tier.
     ///
     /// # Panics
     /// When the CPU does not have the tier: running its code would be undefined.
-    pub(crate) fn of(tier: Tier) -> &'static Kernels {
+    pub(crate) fn of(tier: Tier) -> &'static TrellisKernels {
         assert!(tier.is_available(), "this CPU cannot run {tier} kernels");
-        with_tier!(tier, S => const { &Kernels::new::<S>() })
+        with_tier!(tier, S => const { &TrellisKernels::new::<S>() })
     }
 
-    const fn new<S: Simd>() -> Kernels {
-        Kernels { search: run_search::<S>, scores: run_scores::<S>, sums: run_sums::<S> }
+    const fn new<S: Simd>() -> TrellisKernels {
+        TrellisKernels { search: run_search::<S>, scores: run_scores::<S>, sums: run_sums::<S> }
     }
 }
 
@@ -83,7 +83,7 @@ impl Kernels {
 /// When numbers are too large for the format's scales.
 pub(crate) fn encode(
     format: &TrellisFormat,
-    kernels: &Kernels,
+    kernels: &TrellisKernels,
     y: &[f32],
     stride: usize,
     page: &mut [u8],
@@ -95,69 +95,69 @@ pub(crate) fn encode(
     .ok_or(CodecError::OutOfRange { format: "8-bit logarithmic" })
 }
 
-struct Search<'a>(&'a TrellisTable, &'a Numbers<'a>, &'a mut Room, &'a mut [u8]);
+struct Search<'a>(&'a TrellisTable, &'a ChannelQuad<'a>, &'a mut SearchRoom, &'a mut [u8]);
 
 impl<S: Simd> Work<S> for Search<'_> {
     type Output = ();
 
     #[inline(always)]
     unsafe fn run(self) {
-        // SAFETY: the contract of `Kernels`.
+        // SAFETY: the contract of `TrellisKernels`.
         unsafe { search::search::<S>(self.0, self.1, self.2, self.3) }
     }
 }
 
 /// # Safety
-/// The contract of [`Kernels`].
+/// The contract of [`TrellisKernels`].
 unsafe fn run_search<S: Simd>(
     table: &TrellisTable,
-    numbers: &Numbers<'_>,
-    room: &mut Room,
+    numbers: &ChannelQuad<'_>,
+    room: &mut SearchRoom,
     codes: &mut [u8],
 ) {
-    // SAFETY: the contract of `Kernels`.
+    // SAFETY: the contract of `TrellisKernels`.
     unsafe { S::call(Search(table, numbers, room, codes)) }
 }
 
-struct Scores<'a>(&'a TrellisFormat, &'a Query, Pages, *mut f32);
+struct ScoresCall<'a>(&'a TrellisFormat, &'a Query, Pages, *mut f32);
 
-impl<S: Simd> Work<S> for Scores<'_> {
+impl<S: Simd> Work<S> for ScoresCall<'_> {
     type Output = ();
 
     #[inline(always)]
     unsafe fn run(self) {
-        // SAFETY: the contract of `Kernels`.
+        // SAFETY: the contract of `TrellisKernels`.
         unsafe { scores::scores::<S>(self.0, self.1, self.2, self.3) }
     }
 }
 
 /// # Safety
-/// The contract of [`Kernels`].
+/// The contract of [`TrellisKernels`].
 unsafe fn run_scores<S: Simd>(format: &TrellisFormat, query: &Query, pages: Pages, out: *mut f32) {
-    // SAFETY: the contract of `Kernels`.
-    unsafe { S::call(Scores(format, query, pages, out)) }
+    // SAFETY: the contract of `TrellisKernels`.
+    unsafe { S::call(ScoresCall(format, query, pages, out)) }
 }
 
-struct Sums<'a>(&'a TrellisFormat, *const f32, Pages, &'a mut Accumulator);
+struct SumsCall<'a>(&'a TrellisFormat, *const f32, Pages, &'a mut Accumulator);
 
-impl<S: Simd> Work<S> for Sums<'_> {
+impl<S: Simd> Work<S> for SumsCall<'_> {
     type Output = ();
 
     #[inline(always)]
     unsafe fn run(self) {
-        // SAFETY: the contract of `Kernels`.
+        // SAFETY: the contract of `TrellisKernels`.
         unsafe { sums::sums::<S>(self.0, self.1, self.2, self.3) }
     }
 }
 
 /// # Safety
-/// The contract of [`Kernels`].
+/// The contract of [`TrellisKernels`].
 unsafe fn run_sums<S: Simd>(
     format: &TrellisFormat,
     weights: *const f32,
     pages: Pages,
     sums: &mut Accumulator,
 ) {
-    // SAFETY: the contract of `Kernels`.
-    unsafe { S::call(Sums(format, weights, pages, sums)) }
+    // SAFETY: the contract of `TrellisKernels`.
+    unsafe { S::call(SumsCall(format, weights, pages, sums)) }
 }

@@ -34,7 +34,7 @@ type Vector = [MaybeUninit<f32>; LANES];
 
 /// Memory of a call. Nothing of it is cleared: every part is written before it is read.
 #[repr(C, align(64))]
-struct Room {
+struct ScoreRoom {
     /// (quads, 8, 64).
     levels: [MaybeUninit<u8>; HELD * RUN * WIDE],
     /// Sums over the quads of a leak, carried on within runs: (leaks, heads, 8, 16).
@@ -63,7 +63,7 @@ struct Room {
 pub(crate) unsafe fn scores<S: Simd>(format: &TrellisFormat, query: &Query, pages: Pages, out: *mut f32) {
     // SAFETY: the caller's contract.
     let page = unsafe { std::slice::from_raw_parts(pages.page, format.bytes()) };
-    let mut room = Room {
+    let mut room = ScoreRoom {
         levels: [MaybeUninit::uninit(); HELD * RUN * WIDE],
         sums: [[[[MaybeUninit::uninit(); LANES]; RUN]; HEADS]; MOST_LEAKS],
         carried: [[[MaybeUninit::uninit(); LANES]; HEADS]; MOST_LEAKS],
@@ -149,7 +149,7 @@ impl Leaks {
 /// # Safety
 /// As [`scores`]; the channels have been read.
 #[inline(always)]
-unsafe fn unpack<S: Simd>(held: &Held, first: usize, pages: Pages, room: &mut Room) {
+unsafe fn unpack<S: Simd>(held: &Held, first: usize, pages: Pages, room: &mut ScoreRoom) {
     // SAFETY: the caller's contract.
     unsafe {
         unpack_bits::<S, 1>(held, first, pages, room);
@@ -165,7 +165,12 @@ unsafe fn unpack<S: Simd>(held: &Held, first: usize, pages: Pages, room: &mut Ro
 /// # Safety
 /// As [`unpack`].
 #[inline(always)]
-unsafe fn unpack_bits<S: Simd, const BITS: usize>(held: &Held, first: usize, pages: Pages, room: &mut Room) {
+unsafe fn unpack_bits<S: Simd, const BITS: usize>(
+    held: &Held,
+    first: usize,
+    pages: Pages,
+    room: &mut ScoreRoom,
+) {
     let Some(table) = TrellisTable::of(BITS as u8) else { return };
     let mut alike = held.by_bits[BITS];
     if alike == 0 {
@@ -199,7 +204,7 @@ unsafe fn unpack_bits<S: Simd, const BITS: usize>(held: &Held, first: usize, pag
 /// # Safety
 /// As [`scores`]; the channels have been read.
 #[inline(always)]
-unsafe fn fold<S: Simd>(dim: usize, query: &Query, first: usize, room: &mut Room, heads: usize) {
+unsafe fn fold<S: Simd>(dim: usize, query: &Query, first: usize, room: &mut ScoreRoom, heads: usize) {
     let end = dim.next_multiple_of(LANES);
     let (scales, offsets) =
         (room.channels.scales.as_ptr().cast::<f32>(), room.channels.zeros.as_ptr().cast::<f32>());
@@ -252,7 +257,7 @@ unsafe fn fold<S: Simd>(dim: usize, query: &Query, first: usize, room: &mut Room
 /// # Safety
 /// As [`scores`]; levels were unpacked and the heads folded; there is a leak, and there are scores unless `fresh`.
 #[inline(always)]
-unsafe fn add_leaks<S: Simd>(first: usize, leaks: &Leaks, room: &mut Room, heads: usize, fresh: bool) {
+unsafe fn add_leaks<S: Simd>(first: usize, leaks: &Leaks, room: &mut ScoreRoom, heads: usize, fresh: bool) {
     let mut h = 0;
     while h < heads {
         // SAFETY: the caller's contract; there are as many heads left.
@@ -268,7 +273,7 @@ unsafe fn add_leaks<S: Simd>(first: usize, leaks: &Leaks, room: &mut Room, heads
 unsafe fn add_heads<S: Simd, const H: usize>(
     first: usize,
     leaks: &Leaks,
-    room: &mut Room,
+    room: &mut ScoreRoom,
     h: usize,
     fresh: bool,
 ) -> usize {
@@ -322,7 +327,7 @@ unsafe fn multiply<S: Simd, const H: usize, const ROWS: usize>(
     n: usize,
     leak: &Leak,
     places: &[u8],
-    room: &mut Room,
+    room: &mut ScoreRoom,
     h: usize,
 ) {
     let levels = room.levels.as_ptr().cast::<u8>();
@@ -371,7 +376,7 @@ unsafe fn multiply<S: Simd, const H: usize, const ROWS: usize>(
 /// `out` is valid for 128 floats of each of these heads; the scores of both were written, or of one more than there are; the CPU
 /// has the tier.
 #[inline(always)]
-unsafe fn put<S: Simd>(room: &Room, h: usize, heads: usize, out: *mut f32) {
+unsafe fn put<S: Simd>(room: &ScoreRoom, h: usize, heads: usize, out: *mut f32) {
     // SAFETY: a head has eight rows of sixteen, and the next one's are transposed with them: a vector has eight scores of the first,
     // then eight of the second. What goes over the edge of a run is written again, or goes by way of a buffer.
     unsafe {

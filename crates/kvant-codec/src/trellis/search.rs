@@ -20,7 +20,7 @@ const MOST_STATES: usize = 128;
 const NEVER: f32 = 1e30;
 
 /// Four channels to be coded with one width.
-pub(crate) struct Numbers<'a> {
+pub(crate) struct ChannelQuad<'a> {
     /// In units of the table, (tokens, 4).
     pub x: &'a [f32],
     /// How much of a decoded number is left in the next.
@@ -34,7 +34,7 @@ pub(crate) struct Numbers<'a> {
 }
 
 /// Memory that searches share.
-pub(crate) struct Room {
+pub(crate) struct SearchRoom {
     /// What survivors cost before a token and after it, in turns.
     costs: [States; 2],
     /// What they predict.
@@ -53,21 +53,21 @@ impl States {
     const EMPTY: States = States([0.0; MOST_STATES * QUAD]);
 }
 
-impl Default for Room {
-    fn default() -> Room {
+impl Default for SearchRoom {
+    fn default() -> SearchRoom {
         let (costs, back) = ([States::EMPTY, States::EMPTY], Vec::new());
-        Room { costs, predicted: States::EMPTY, left: States::EMPTY, back }
+        SearchRoom { costs, predicted: States::EMPTY, left: States::EMPTY, back }
     }
 }
 
 /// The levels of all windows of a width, each four times.
 #[repr(align(64))]
-struct Levels([f32; 256 * QUAD]);
+struct WindowLevels([f32; 256 * QUAD]);
 
 /// By width, in the order of [`TRELLIS_TABLES`].
-static LEVELS: LazyLock<[Levels; 7]> = LazyLock::new(|| {
+static LEVELS: LazyLock<[WindowLevels; 7]> = LazyLock::new(|| {
     std::array::from_fn(|n| {
-        Levels(std::array::from_fn(|i| f32::from(TRELLIS_TABLES[n].level((i / QUAD) as u8))))
+        WindowLevels(std::array::from_fn(|i| f32::from(TRELLIS_TABLES[n].level((i / QUAD) as u8))))
     })
 });
 
@@ -81,8 +81,8 @@ static LEVELS: LazyLock<[Levels; 7]> = LazyLock::new(|| {
 #[inline(always)]
 pub(crate) unsafe fn search<S: Simd>(
     table: &TrellisTable,
-    numbers: &Numbers<'_>,
-    room: &mut Room,
+    numbers: &ChannelQuad<'_>,
+    room: &mut SearchRoom,
     codes: &mut [u8],
 ) {
     // SAFETY: the caller's contract.
@@ -104,15 +104,15 @@ pub(crate) unsafe fn search<S: Simd>(
 #[inline(always)]
 unsafe fn search_bits<S: Simd, const BITS: u32>(
     table: &TrellisTable,
-    numbers: &Numbers<'_>,
-    room: &mut Room,
+    numbers: &ChannelQuad<'_>,
+    room: &mut SearchRoom,
     codes: &mut [u8],
 ) {
     let tokens = numbers.x.len() / QUAD;
     let (states, branches) = (256usize >> BITS, 1usize << BITS);
     assert!(tokens <= TRELLIS_TOKENS && numbers.x.len() == tokens * QUAD && codes.len() == tokens * QUAD);
     assert!(numbers.token.len() >= tokens && numbers.inverse.len() >= tokens);
-    let Room { costs, predicted, left, back } = room;
+    let SearchRoom { costs, predicted, left, back } = room;
     back.resize(tokens * states * QUAD, 0);
     let levels = LEVELS[BITS as usize - 1].0.as_ptr();
     costs[0].0[..states * QUAD].fill(NEVER);
@@ -190,7 +190,7 @@ fn trace<const BITS: u32>(costs: &[f32], back: &[u8], codes: &mut [u8]) {
 }
 
 /// At eight bits a window is a code, and levels are the whole numbers from −128 on: nothing has to be searched.
-fn round(numbers: &Numbers<'_>, codes: &mut [u8]) {
+fn round(numbers: &ChannelQuad<'_>, codes: &mut [u8]) {
     let mut y = [0.0f32; QUAD];
     for (t, (codes, x)) in codes.chunks_exact_mut(QUAD).zip(numbers.x.chunks_exact(QUAD)).enumerate() {
         let step = numbers.first.get(t).copied().unwrap_or(1.0);
@@ -210,21 +210,21 @@ mod tests {
     use crate::transform::split_mix;
     use kvant_simd::{Tier, Work, with_tier};
 
-    struct Searched<'a>(&'a TrellisTable, &'a Numbers<'a>, &'a mut [u8]);
+    struct Searched<'a>(&'a TrellisTable, &'a ChannelQuad<'a>, &'a mut [u8]);
 
     impl<S: Simd> Work<S> for Searched<'_> {
         type Output = ();
 
         unsafe fn run(self) {
             // SAFETY: the caller has asked for the tier.
-            unsafe { search::<S>(self.0, self.1, &mut Room::default(), self.2) }
+            unsafe { search::<S>(self.0, self.1, &mut SearchRoom::default(), self.2) }
         }
     }
 
     /// What a channel's codes cost.
     fn cost(
         table: &TrellisTable,
-        numbers: &Numbers<'_>,
+        numbers: &ChannelQuad<'_>,
         channel: usize,
         codes: impl Iterator<Item = u8>,
     ) -> f64 {
@@ -251,7 +251,7 @@ mod tests {
                 let token: Vec<f32> = (0..tokens).map(|_| 1.0 + noise.next().unwrap()).collect();
                 let inverse: Vec<f32> = token.iter().map(|x| 1.0 / x).collect();
                 let first = first_steps((256.0 * leak) as u8);
-                let numbers = Numbers { x: &x, leak, first, token: &token, inverse: &inverse };
+                let numbers = ChannelQuad { x: &x, leak, first, token: &token, inverse: &inverse };
                 for tier in Tier::available() {
                     let mut codes = vec![0; tokens * QUAD];
                     // SAFETY: the tier is available.

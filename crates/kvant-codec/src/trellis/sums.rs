@@ -155,14 +155,14 @@ unsafe fn scan_within<S: Simd>(w: [S::F; RUN], rho: f32, block: &mut Block, plac
     // SAFETY: vectors of sixteen; the CPU has the tier.
     unsafe {
         let rho = S::splat(rho);
-        let (mut mass, mut scanned) = (w[RUN - 1], w[RUN - 1]);
+        let (mut denominator, mut scanned) = (w[RUN - 1], w[RUN - 1]);
         S::store(block.scanned[place][RUN - 1].as_mut_ptr().cast(), scanned);
         for k in (0..RUN - 1).rev() {
-            mass = S::add(mass, w[k]);
+            denominator = S::add(denominator, w[k]);
             scanned = S::fma(rho, scanned, w[k]);
             S::store(block.scanned[place][k].as_mut_ptr().cast(), scanned);
         }
-        S::reduce_add(mass)
+        S::reduce_add(denominator)
     }
 }
 

@@ -1,9 +1,9 @@
 //! Values to bytes: one leak for the page, a factor per token and one per channel, then the codes.
 
-use super::Kernels;
+use super::TrellisKernels;
 use super::decode::{channel as factor_of, token};
 use super::scale::{exponent, half, quarter};
-use super::search::{Numbers, Room};
+use super::search::{ChannelQuad, SearchRoom};
 use super::stream;
 use crate::format::{QUAD, ROW, Side, TRELLIS_TOKENS, TrellisFormat, TrellisTable, first_steps, scale};
 
@@ -13,7 +13,7 @@ const ROUNDS: usize = 4;
 /// Encodes a page of numbers in the codec's basis, (tokens, stride), into bytes. `None` when a scale is too large.
 pub(crate) fn encode(
     format: &TrellisFormat,
-    kernels: &Kernels,
+    kernels: &TrellisKernels,
     y: &[f32],
     stride: usize,
     page: &mut [u8],
@@ -95,7 +95,7 @@ fn fit_tokens(rest: &[f32], stride: usize, dim: usize, channels: &[f32], tokens:
 /// Finds the codes of all channels, four of a row at a time.
 fn code(
     format: &TrellisFormat,
-    kernels: &Kernels,
+    kernels: &TrellisKernels,
     y: &[f32],
     stride: usize,
     tokens: &[f32],
@@ -105,7 +105,7 @@ fn code(
     let leak = page[1];
     let inverse_tokens: Vec<f32> = tokens.iter().map(|x| 1.0 / x).collect();
     let (mut x, mut codes) = ([[0.0f32; QUAD]; TRELLIS_TOKENS], [0; TRELLIS_TOKENS * QUAD]);
-    let (mut room, mut at) = (Room::default(), format.codes());
+    let (mut room, mut at) = (SearchRoom::default(), format.codes());
     for (r, bits) in format.widths.iter().enumerate() {
         let Some(table) = TrellisTable::of(*bits) else { continue };
         for first in (ROW * r..format.dim.min(ROW * r + ROW)).step_by(QUAD) {
@@ -117,7 +117,7 @@ fn code(
                 let row = &row[first..first + QUAD];
                 *x = std::array::from_fn(|i| row[i] * inverse[i]);
             }
-            let numbers = Numbers {
+            let numbers = ChannelQuad {
                 x: x.as_flattened(),
                 leak: f32::from(leak) / 256.0,
                 first: first_steps(leak),

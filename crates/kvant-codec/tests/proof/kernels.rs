@@ -242,8 +242,9 @@ fn sums_add_up_over_pages_and_survive_rescaling_and_merging() {
         codec.accumulate(&weights[1], &pages[1], &mut first).unwrap();
         codec.accumulate(&weights[2], &pages[2], &mut second).unwrap();
         first.merge(&second);
-        let mass: f32 = (0..3).map(|i| weights[i][..tokens].iter().sum::<f32>() * [0.5, 1.0, 1.0][i]).sum();
-        assert!((first.mass(0) - mass).abs() < 1e-5, "{part}");
+        let denominator: f32 =
+            (0..3).map(|i| weights[i][..tokens].iter().sum::<f32>() * [0.5, 1.0, 1.0][i]).sum();
+        assert!((first.denominator(0) - denominator).abs() < 1e-5, "{part}");
         let mut out = vec![0.0; 2 * 64];
         codec.finish(&first, &mut out).unwrap();
         let mut want = vec![0.0f32; 2 * 64];

@@ -12,7 +12,7 @@ const LEN: usize = 256;
 
 /// What tells one type from another.
 #[derive(Clone, Copy)]
-pub(super) struct Kind {
+pub(super) struct AffineKind {
     /// The largest code.
     pub most: f64,
     /// The largest scale and minimum of a group.
@@ -33,7 +33,7 @@ pub(super) struct Affine<const G: usize> {
 impl<const G: usize> Affine<G> {
     /// The block of least weighted error among those that are tried; `None` when a scale is beyond f16.
     #[inline(always)]
-    pub fn best(x: &[f32; LEN], weights: Option<&[f32; LEN]>, kind: Kind) -> Option<Self> {
+    pub fn best(x: &[f32; LEN], weights: Option<&[f32; LEN]>, kind: AffineKind) -> Option<Self> {
         let ones = [1.0; LEN];
         let mut best = Self::fit(x, &ones, kind)?;
         if let Some(w) = weights {
@@ -44,7 +44,7 @@ impl<const G: usize> Affine<G> {
     }
 
     #[inline(always)]
-    fn fit(x: &[f32; LEN], w: &[f32; LEN], kind: Kind) -> Option<Self> {
+    fn fit(x: &[f32; LEN], w: &[f32; LEN], kind: AffineKind) -> Option<Self> {
         let (mut fitted, mut plain) = ([(0.0, 0.0); 16], [(0.0, 0.0); 16]);
         for (g, (x, w)) in x.as_chunks::<G>().0.iter().zip(w.as_chunks::<G>().0).enumerate() {
             (plain[g], fitted[g]) = group(x, w, kind.most);
@@ -56,7 +56,12 @@ impl<const G: usize> Affine<G> {
 
     /// A block with groups near these scales and minima.
     #[inline(always)]
-    fn of_groups(x: &[f32; LEN], w: &[f32; LEN], wanted: &[(f64, f64); 16], kind: Kind) -> Option<Self> {
+    fn of_groups(
+        x: &[f32; LEN],
+        w: &[f32; LEN],
+        wanted: &[(f64, f64); 16],
+        kind: AffineKind,
+    ) -> Option<Self> {
         let largest = |of: fn(&(f64, f64)) -> f64| wanted.iter().map(of).fold(0.0, f64::max) / kind.limit;
         let half = |scale: f64| stored(scale as f32).map(|(half, _)| half);
         let mut best = Self::under(x, w, (half(largest(|g| g.0))?, half(largest(|g| g.1))?), wanted, kind);
@@ -78,7 +83,7 @@ impl<const G: usize> Affine<G> {
         w: &[f32; LEN],
         (d, dmin): (f16, f16),
         wanted: &[(f64, f64); 16],
-        kind: Kind,
+        kind: AffineKind,
     ) -> Self {
         let (ds, dm) = (d.to_f64(), dmin.to_f64());
         let nearest =

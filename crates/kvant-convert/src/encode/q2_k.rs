@@ -1,6 +1,6 @@
 //! Q2_K: 16 groups of 16, codes of 2 bits, scales and minima of 4.
 
-use super::affine::{Affine, Kind};
+use super::affine::{Affine, AffineKind};
 
 const LEN: usize = 256;
 
@@ -8,7 +8,9 @@ const LEN: usize = 256;
 /// values the bits `2k`.
 #[inline(always)]
 pub(super) fn q2_k(x: &[f32; LEN], weights: Option<&[f32; LEN]>, out: &mut [u8; 84]) -> bool {
-    let Some(block) = Affine::<16>::best(x, weights, Kind { most: 3.0, limit: 15.0 }) else { return false };
+    let Some(block) = Affine::<16>::best(x, weights, AffineKind { most: 3.0, limit: 15.0 }) else {
+        return false;
+    };
     out.fill(0);
     for (out, (scale, minimum)) in out.iter_mut().zip(block.scales.iter().zip(&block.minima)) {
         *out = *scale as u8 | (*minimum as u8) << 4;

@@ -1,6 +1,6 @@
 //! Q5_K: 8 groups of 32, codes of 5 bits, scales and minima of 6.
 
-use super::affine::{Affine, Kind};
+use super::affine::{Affine, AffineKind};
 use super::head;
 
 const LEN: usize = 256;
@@ -9,7 +9,9 @@ const LEN: usize = 256;
 /// bytes `32k..32k+32`; the high bit of value `l` of group `g` is bit `g` of `high[l]`.
 #[inline(always)]
 pub(super) fn q5_k(x: &[f32; LEN], weights: Option<&[f32; LEN]>, out: &mut [u8; 176]) -> bool {
-    let Some(block) = Affine::<32>::best(x, weights, Kind { most: 31.0, limit: 63.0 }) else { return false };
+    let Some(block) = Affine::<32>::best(x, weights, AffineKind { most: 31.0, limit: 63.0 }) else {
+        return false;
+    };
     out.fill(0);
     let groups = std::array::from_fn(|g| (block.scales[g] as u8, block.minima[g] as u8));
     head::write(out.first_chunk_mut().expect("a block is longer"), block.d, block.dmin, groups);

@@ -5,7 +5,7 @@
 
 use super::rope;
 use crate::error::{ConvertError, Result};
-use crate::keys::{Family, Kind, PARAMETERS};
+use crate::keys::{Family, KeyKind, PARAMETERS};
 use crate::recipe::Weights;
 use crate::to_gguf::Mixers;
 use kvant_model::config::TEXT_CONFIG;
@@ -106,8 +106,8 @@ impl<'a> Draft<'a> {
             // Lists are said in other ways.
             let value = self.value(parameter.gguf).map(|value| plain(&value));
             let fits = |value: &Json| match parameter.kind {
-                Kind::Size | Kind::Number => value.is_number(),
-                Kind::Flag => value.is_boolean(),
+                KeyKind::Size | KeyKind::Number => value.is_number(),
+                KeyKind::Flag => value.is_boolean(),
             };
             if let Some(value) = value.filter(fits) {
                 self.set(self.family.spelling(parameter), value);

@@ -21,7 +21,7 @@ use kvant_model::gguf::Metadata;
 use kvant_model::{Checkpoint, DType, Description};
 
 /// A folder: what goes beside the weights, and its tensors.
-pub(crate) struct Twin {
+pub(crate) struct FolderTwin {
     pub tensors: Vec<Made>,
     pub folder: Folder,
     pub notes: Vec<String>,
@@ -32,7 +32,7 @@ pub(crate) fn of(
     metadata: &Metadata,
     weights: Weights,
     importance: Option<&Importance>,
-) -> Result<Twin> {
+) -> Result<FolderTwin> {
     let ours = Description::of(checkpoint)?;
     let from = Parts::of(&ours, still_pairing(metadata.architecture()?));
     let config = config::of(checkpoint, metadata, &ours, from.tied.is_some(), weights)?;
@@ -48,5 +48,5 @@ pub(crate) fn of(
     let folder = Folder::made(&config, files, &tensors)?;
     let sides =
         theirs.left_out.iter().map(|side| format!("the folder has no {side} side: the file has none"));
-    Ok(Twin { tensors, folder, notes: note.into_iter().chain(sides).collect() })
+    Ok(FolderTwin { tensors, folder, notes: note.into_iter().chain(sides).collect() })
 }

@@ -2,7 +2,7 @@
 
 use super::rope;
 use crate::error::{ConvertError, Result};
-use crate::keys::{Kind, PARAMETERS};
+use crate::keys::{KeyKind, PARAMETERS};
 use kvant_model::LoadError;
 use kvant_model::config::TEXT_CONFIG;
 use kvant_model::description::{
@@ -86,12 +86,12 @@ pub(super) fn of(
         let wrong = || LoadError::mismatch(format!("config.json: key {names:?}: {value} cannot be written"));
         match parameter.kind {
             // A list or a text is another rule, which the description has.
-            Kind::Size if !value.is_number() => {}
+            KeyKind::Size if !value.is_number() => {}
             // Configurations may count experts that no layer has.
-            Kind::Size if EXPERT_COUNTS.contains(&key) && !has_experts => keys.size(key, 0)?,
-            Kind::Size => keys.size(key, value.as_u64().ok_or_else(wrong)? as usize)?,
-            Kind::Number => keys.number(key, value.as_f64().ok_or_else(wrong)?),
-            Kind::Flag => keys.set(key, WriterValue::Bool(value.as_bool().ok_or_else(wrong)?)),
+            KeyKind::Size if EXPERT_COUNTS.contains(&key) && !has_experts => keys.size(key, 0)?,
+            KeyKind::Size => keys.size(key, value.as_u64().ok_or_else(wrong)? as usize)?,
+            KeyKind::Number => keys.number(key, value.as_f64().ok_or_else(wrong)?),
+            KeyKind::Flag => keys.set(key, WriterValue::Bool(value.as_bool().ok_or_else(wrong)?)),
         }
     }
     keys.size("vocab_size", description.vocabulary)?;

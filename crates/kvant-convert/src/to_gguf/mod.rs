@@ -36,7 +36,7 @@ const OTHER_NAMES: [(&str, &str); 5] = [
 ];
 
 /// A GGUF file: what it says, and its tensors.
-pub(crate) struct Twin {
+pub(crate) struct GgufTwin {
     pub writer: Writer,
     pub tensors: Vec<Made>,
     pub notes: Vec<String>,
@@ -47,7 +47,7 @@ pub(crate) fn of(
     config: &Value,
     weights: Weights,
     importance: Option<&Importance>,
-) -> Result<Twin> {
+) -> Result<GgufTwin> {
     let ours = Description::of(checkpoint)?;
     refuse_streams(&ours)?;
     let architecture = gguf_name(&ours)?;
@@ -74,7 +74,7 @@ pub(crate) fn of(
         notes.push(format!("the {left_out} side of the checkpoint is not converted"));
     }
     vocabulary::write(&mut writer, checkpoint, ours.vocabulary, &mut notes)?;
-    Ok(Twin { writer, tensors, notes })
+    Ok(GgufTwin { writer, tensors, notes })
 }
 
 /// GGUF's names for Gemma 3n's streams are those of a model with four of them, three of which are opened and joined as one tensor.

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 /// Row-parallel work is handed out in stretches of about this many values: some microseconds of it, so that
 /// starting a thread on it pays. Less than two of them stay where they are.
-const STRETCH: usize = 1 << 14;
+const CHUNK_LEN: usize = 1 << 14;
 
 /// A dense `(tokens, width)` matrix of activations.
 ///
@@ -175,7 +175,7 @@ impl Activations {
 /// **Invariant:** a stretch meets the same arithmetic however many there are, so results do not depend on the
 /// number of tokens in a pass or on the number of threads.
 pub fn for_each_row(data: &mut [f32], width: usize, work: impl Fn(usize, &mut [f32]) + Sync) {
-    let rows = (STRETCH / width).max(1);
+    let rows = (CHUNK_LEN / width).max(1);
     for_each_chunk(data, rows * width, |stretch, data| {
         data.chunks_exact_mut(width).enumerate().for_each(|(i, row)| work(stretch * rows + i, row));
     });

@@ -13,7 +13,7 @@ use kvant_model::description::{Activation, DeltaDims, DeltaProjection};
 use kvant_threads::for_each_chunk;
 
 /// What the projection gives.
-struct Projected {
+struct DeltaProjected {
     qkv: Activations, // (tokens, all queries, all keys, all values)
     z: Activations,   // (tokens, value_heads, value_dim)
     b: Activations,   // (tokens, value_heads)
@@ -21,7 +21,7 @@ struct Projected {
 }
 
 /// Where the parts of a row of state begin.
-struct Places {
+struct DeltaPlaces {
     keys: usize,
     u: usize,
     decay: usize, // G
@@ -32,7 +32,7 @@ impl Block<'_, GatedDeltaNet> {
     /// `(tokens, hidden)` to `(tokens, hidden)`.
     pub fn forward(&self, x: &Activations, pass: &mut CpuPass<'_, '_>) -> Result<Activations, StateError> {
         let (places, values) = (self.places(), self.dims.value_width());
-        let Projected { qkv, mut z, b, a } = self.project(x);
+        let DeltaProjected { qkv, mut z, b, a } = self.project(x);
         let mut y = Activations::unset(x.tokens(), values);
         for_each_piece(
             pass,
@@ -67,17 +67,17 @@ impl Block<'_, GatedDeltaNet> {
         Ok(self.output.forward(&z))
     }
 
-    fn places(&self) -> Places {
+    fn places(&self) -> DeltaPlaces {
         let keys = self.conv.channels();
         let u = keys + self.dims.key_width();
         let decay = u + self.dims.value_width();
-        Places { keys, u, decay, width: decay + self.dims.value_heads }
+        DeltaPlaces { keys, u, decay, width: decay + self.dims.value_heads }
     }
 
-    fn project(&self, x: &Activations) -> Projected {
+    fn project(&self, x: &Activations) -> DeltaProjected {
         match &self.projection {
             DeltaProjection::Apart { qkv, z, b, a } => {
-                Projected { qkv: qkv.forward(x), z: z.forward(x), b: b.forward(x), a: a.forward(x) }
+                DeltaProjected { qkv: qkv.forward(x), z: z.forward(x), b: b.forward(x), a: a.forward(x) }
             }
             DeltaProjection::ByKeyHead { qkvz, ba } => {
                 let DeltaDims { key_heads, value_heads, key_dim, value_dim, .. } = self.dims;
@@ -104,7 +104,7 @@ impl Block<'_, GatedDeltaNet> {
                     }
                 }
                 let z = part(&heads, 2 * key_dim + values, values);
-                Projected { qkv, z, b: part(&small, 0, group), a: part(&small, group, group) }
+                DeltaProjected { qkv, z, b: part(&small, 0, group), a: part(&small, group, group) }
             }
         }
     }

@@ -21,7 +21,7 @@ pub struct GatedNorm {
 }
 
 /// Where the parts of a row of state begin.
-struct Places {
+struct MambaPlaces {
     inputs: usize, // dt ⊙ x
     b: usize,
     decay: usize, // L
@@ -60,10 +60,10 @@ impl Block<'_, Mamba2> {
         Ok(self.output.forward(&self.gated(y, projected.columns(0..inner))))
     }
 
-    fn places(&self) -> Places {
+    fn places(&self) -> MambaPlaces {
         let (inputs, inner) = (self.conv.channels(), self.dims.inner());
         let decay = inputs + inner + self.dims.groups * self.dims.state;
-        Places { inputs, b: inputs + inner, decay, width: decay + self.dims.heads }
+        MambaPlaces { inputs, b: inputs + inner, decay, width: decay + self.dims.heads }
     }
 
     /// Multiplies z, x, B, C and dt.

@@ -38,7 +38,7 @@ struct Scratch {
 #[derive(Clone, Copy)]
 struct Running {
     largest: f32,
-    mass: f32,
+    denominator: f32,
 }
 
 /// What a slot holds, as attention reads it.
@@ -160,7 +160,7 @@ impl<'a> Held<'a> {
         let end = position + count / group;
         out.fill(0.0);
         scratch.running.clear();
-        scratch.running.resize(count, Running { largest: f32::NEG_INFINITY, mass: 0.0 });
+        scratch.running.resize(count, Running { largest: f32::NEG_INFINITY, denominator: 0.0 });
         scratch.scores.resize(BLOCK * count, 0.0);
         for start in (first_seen(0) / BLOCK * BLOCK..end).step_by(BLOCK) {
             let size = BLOCK.min(end - start);
@@ -179,15 +179,15 @@ impl<'a> Held<'a> {
             }
         }
         for (query, (out, running)) in out.chunks_exact_mut(value_dim).zip(&scratch.running).enumerate() {
-            let mut mass = running.mass;
+            let mut denominator = running.denominator;
             if let Some(logits) = scoring.sink_logits {
                 let logit = logits[head * group + query % group];
                 // The largest of all, so that no power overflows.
                 let shrink = (running.largest - running.largest.max(logit)).exp();
                 out.iter_mut().for_each(|x| *x *= shrink);
-                mass = mass * shrink + (logit - running.largest.max(logit)).exp();
+                denominator = denominator * shrink + (logit - running.largest.max(logit)).exp();
             }
-            out.iter_mut().for_each(|x| *x /= mass);
+            out.iter_mut().for_each(|x| *x /= denominator);
         }
         Ok(())
     }
@@ -206,13 +206,13 @@ impl Running {
         }
         if largest > self.largest {
             let shrink = (self.largest - largest).exp();
-            self.mass *= shrink;
+            self.denominator *= shrink;
             out.iter_mut().for_each(|x| *x *= shrink);
             self.largest = largest;
         }
         for (score, value) in scores.iter().zip(values.chunks_exact(out.len())) {
             let weight = (score - largest).exp();
-            self.mass += weight;
+            self.denominator += weight;
             out.iter_mut().zip(value).for_each(|(x, v)| *x += weight * v);
         }
     }

@@ -21,11 +21,11 @@ fn naive(
             s.soft_cap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh()).exp()
         })
         .collect();
-    let mass: f64 = weights.iter().sum();
+    let denominator: f64 = weights.iter().sum();
     (0..shape.value_dim)
         .map(|c| {
             let value = |i: usize| f64::from(values[(from + i) * shape.value_dim + c]);
-            weights.iter().enumerate().map(|(i, w)| w * value(i)).sum::<f64>() / mass
+            weights.iter().enumerate().map(|(i, w)| w * value(i)).sum::<f64>() / denominator
         })
         .collect()
 }

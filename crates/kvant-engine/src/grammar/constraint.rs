@@ -14,12 +14,12 @@ const BRIEFLY: Duration = Duration::from_millis(2);
 /// A grammar on its way through one text. What may come next is computed on other threads, from the moment that a token is accepted.
 pub struct GrammarConstraint {
     threads: Arc<MaskThreads>,
-    state: State,
+    state: MatcherState,
     /// The last mask was.
     is_slow: bool,
 }
 
-enum State {
+enum MatcherState {
     /// Nothing was asked of it yet.
     Fresh(Matcher),
     /// The next mask is on its way.
@@ -31,7 +31,7 @@ enum State {
     Failed(ConstraintError),
 }
 
-impl State {
+impl MatcherState {
     /// Leaves a state behind that is never seen.
     fn take(&mut self) -> Self {
         std::mem::replace(self, Self::Failed(ConstraintError(String::new())))
@@ -40,26 +40,26 @@ impl State {
 
 impl GrammarConstraint {
     pub(super) fn new(matcher: Matcher, threads: Arc<MaskThreads>) -> Self {
-        Self { threads, state: State::Fresh(matcher.into_cancellable()), is_slow: false }
+        Self { threads, state: MatcherState::Fresh(matcher.into_cancellable()), is_slow: false }
     }
 
-    fn begin(&self, matcher: Matcher, token: Option<u32>) -> State {
-        State::Pending(self.threads.begin(matcher, token, self.is_slow))
+    fn begin(&self, matcher: Matcher, token: Option<u32>) -> MatcherState {
+        MatcherState::Pending(self.threads.begin(matcher, token, self.is_slow))
     }
 
     fn computed(&mut self, computed: Computed) {
         let Computed { matcher, mask, was_slow } = computed;
         self.is_slow = was_slow;
         self.state = match mask {
-            Ok(mask) => State::Ready { matcher, mask },
-            Err(error) => State::Failed(error),
+            Ok(mask) => MatcherState::Ready { matcher, mask },
+            Err(error) => MatcherState::Failed(error),
         };
     }
 
     /// Begins with the first mask.
     fn begin_fresh(&mut self) {
-        if let State::Fresh(_) = self.state
-            && let State::Fresh(matcher) = self.state.take()
+        if let MatcherState::Fresh(_) = self.state
+            && let MatcherState::Fresh(matcher) = self.state.take()
         {
             self.state = self.begin(matcher, None);
         }
@@ -68,14 +68,14 @@ impl GrammarConstraint {
     /// The mask, waited for where it is not there.
     fn mask(&mut self) -> Result<&SimpleVob, ConstraintError> {
         self.begin_fresh();
-        if let State::Pending(pending) = &self.state {
+        if let MatcherState::Pending(pending) = &self.state {
             let computed = pending.wait();
             self.computed(*computed);
         }
         match &self.state {
-            State::Ready { mask, .. } => Ok(mask),
-            State::Failed(error) => Err(error.clone()),
-            State::Fresh(_) | State::Pending(_) => unreachable!("it was begun and waited for"),
+            MatcherState::Ready { mask, .. } => Ok(mask),
+            MatcherState::Failed(error) => Err(error.clone()),
+            MatcherState::Fresh(_) | MatcherState::Pending(_) => unreachable!("it was begun and waited for"),
         }
     }
 }
@@ -98,14 +98,14 @@ fn forced(matcher: &mut Matcher) -> Vec<u32> {
 impl Clone for GrammarConstraint {
     fn clone(&self) -> Self {
         let state = match &self.state {
-            State::Fresh(matcher) => State::Fresh(matcher.deep_clone()),
-            State::Ready { matcher, mask } => {
-                State::Ready { matcher: matcher.deep_clone(), mask: mask.clone() }
+            MatcherState::Fresh(matcher) => MatcherState::Fresh(matcher.deep_clone()),
+            MatcherState::Ready { matcher, mask } => {
+                MatcherState::Ready { matcher: matcher.deep_clone(), mask: mask.clone() }
             }
-            State::Failed(error) => State::Failed(error.clone()),
-            State::Pending(pending) => match pending.wait_and_copy() {
-                (matcher, Ok(mask)) => State::Ready { matcher, mask },
-                (_, Err(error)) => State::Failed(error),
+            MatcherState::Failed(error) => MatcherState::Failed(error.clone()),
+            MatcherState::Pending(pending) => match pending.wait_and_copy() {
+                (matcher, Ok(mask)) => MatcherState::Ready { matcher, mask },
+                (_, Err(error)) => MatcherState::Failed(error),
             },
         };
         Self { threads: Arc::clone(&self.threads), state, is_slow: self.is_slow }
@@ -129,10 +129,10 @@ impl Constraint for GrammarConstraint {
         if token as usize >= allowed.len() || !allowed.get(token as usize) {
             return Err(ConstraintError(format!("token {token} may not come next")));
         }
-        if let State::Ready { matcher, mask } = self.state.take() {
+        if let MatcherState::Ready { matcher, mask } = self.state.take() {
             self.state = match matcher.is_stopped() {
                 // Only the end of the text was allowed.
-                true => State::Ready { matcher, mask },
+                true => MatcherState::Ready { matcher, mask },
                 false => self.begin(matcher, Some(token)),
             };
         }
@@ -140,7 +140,7 @@ impl Constraint for GrammarConstraint {
     }
 
     fn wait_briefly(&mut self) {
-        if let State::Pending(pending) = &self.state
+        if let MatcherState::Pending(pending) = &self.state
             && !self.is_slow
             && let Some(computed) = pending.wait_for(BRIEFLY)
         {
@@ -152,7 +152,7 @@ impl Constraint for GrammarConstraint {
         self.begin_fresh();
         self.wait_briefly();
         // Where it is not known yet what may come, the guess is as good as any.
-        let State::Ready { matcher, mask } = &self.state else { return };
+        let MatcherState::Ready { matcher, mask } = &self.state else { return };
         if matcher.is_stopped() || self.is_slow {
             guess.clear();
             return;
@@ -172,7 +172,7 @@ impl Constraint for GrammarConstraint {
 
     fn poll_ready(&mut self, waker: &Waker) -> bool {
         self.begin_fresh();
-        if let State::Pending(pending) = &self.state {
+        if let MatcherState::Pending(pending) = &self.state {
             match pending.poll(waker) {
                 Some(computed) => self.computed(*computed),
                 None => return false,

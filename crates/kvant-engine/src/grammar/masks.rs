@@ -114,14 +114,14 @@ impl Drop for Pending {
 }
 
 /// One mask to compute.
-struct Task {
+struct MaskTask {
     matcher: Matcher,
     /// The token that comes first.
     token: Option<u32>,
     place: Arc<Place>,
 }
 
-impl Task {
+impl MaskTask {
     fn run(mut self, lane: &Lane) {
         let start = Instant::now();
         let watched =
@@ -156,15 +156,15 @@ impl Task {
 
 /// Tasks that wait for a thread.
 struct Lane {
-    queue: Mutex<Queue>,
+    queue: Mutex<MaskQueue>,
     arrived: Condvar,
     watch: Arc<Watch>,
     budget: Duration,
 }
 
 #[derive(Default)]
-struct Queue {
-    tasks: VecDeque<Task>,
+struct MaskQueue {
+    tasks: VecDeque<MaskTask>,
     is_closed: bool,
 }
 
@@ -289,7 +289,7 @@ impl MaskThreads {
         let place = Arc::new(Place::default());
         let stop = matcher.cancellation_handle();
         let lane = if is_slow { &self.slow } else { &self.fast };
-        lock(&lane.queue).tasks.push_back(Task { matcher, token, place: Arc::clone(&place) });
+        lock(&lane.queue).tasks.push_back(MaskTask { matcher, token, place: Arc::clone(&place) });
         lane.arrived.notify_one();
         Pending { place, stop }
     }

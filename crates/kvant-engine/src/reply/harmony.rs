@@ -24,7 +24,7 @@ pub(super) const MARKERS: [&str; 7] = [START, CHANNEL, CONSTRAIN, MESSAGE, ENDS[
 const LONGEST_FIELD: usize = 256;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum State {
+enum HarmonyState {
     Header,
     Reasoning,
     Answer,
@@ -36,7 +36,7 @@ enum State {
 #[derive(Debug, Clone)]
 pub(super) struct Harmony {
     tools: ToolSet,
-    state: State,
+    state: HarmonyState,
     /// What has come and is not decided yet.
     held: String,
     /// Bytes of it in which no marker begins.
@@ -54,7 +54,7 @@ impl Harmony {
     pub fn new(tools: ToolSet) -> Self {
         Self {
             tools,
-            state: State::Header,
+            state: HarmonyState::Header,
             held: String::new(),
             scanned: 0,
             header: String::new(),
@@ -80,12 +80,12 @@ impl Harmony {
     pub fn finish(&mut self, parts: &mut Vec<ReplyPart>) {
         let rest = self.take(self.held.len());
         match self.state {
-            State::Header => {
+            HarmonyState::Header => {
                 self.header.push_str(&rest);
                 self.spill_header(parts);
             }
-            State::Call(_) => self.end_call(&rest, parts),
-            State::Reasoning | State::Answer => self.say(&rest, parts),
+            HarmonyState::Call(_) => self.end_call(&rest, parts),
+            HarmonyState::Reasoning | HarmonyState::Answer => self.say(&rest, parts),
         }
     }
 
@@ -96,8 +96,8 @@ impl Harmony {
             Found::Nothing(held) => (held, None),
         };
         match self.state {
-            State::Header => return self.read_header(end, marker, parts),
-            State::Call(_) => match marker {
+            HarmonyState::Header => return self.read_header(end, marker, parts),
+            HarmonyState::Call(_) => match marker {
                 Some(MESSAGE | CONSTRAIN) => {
                     self.scanned = end + 1;
                     return true;
@@ -108,7 +108,7 @@ impl Harmony {
                 }
                 None => self.scanned = end,
             },
-            State::Reasoning | State::Answer => {
+            HarmonyState::Reasoning | HarmonyState::Answer => {
                 let text = self.take(end);
                 self.say(&text, parts);
             }
@@ -120,7 +120,7 @@ impl Harmony {
                 self.say(marker, parts);
             }
             Some(marker) => {
-                self.state = State::Header;
+                self.state = HarmonyState::Header;
                 self.is_new = true;
                 // What opens the next header without the end of this message is part of that.
                 if ENDS.contains(&marker) {
@@ -136,7 +136,7 @@ impl Harmony {
         if field.len() > LONGEST_FIELD || (self.header.is_empty() && !may_begin_header(field)) {
             // No header, so the answer has begun.
             self.spill_header(parts);
-            self.state = State::Answer;
+            self.state = HarmonyState::Answer;
             return true;
         }
         let Some(marker) = marker else { return false };
@@ -149,11 +149,12 @@ impl Harmony {
                 self.is_new = true;
                 match self.addressed(&header) {
                     Some(state) => {
-                        self.header = if matches!(state, State::Call(_)) { header } else { String::new() };
+                        self.header =
+                            if matches!(state, HarmonyState::Call(_)) { header } else { String::new() };
                         self.state = state;
                     }
                     None => {
-                        self.state = State::Answer;
+                        self.state = HarmonyState::Answer;
                         self.say(&header, parts);
                         self.say(MESSAGE, parts);
                     }
@@ -170,17 +171,17 @@ impl Harmony {
     }
 
     /// What a message with this header is; none where that is not known.
-    fn addressed(&self, header: &str) -> Option<State> {
+    fn addressed(&self, header: &str) -> Option<HarmonyState> {
         let header =
             header.strip_prefix(START).map_or(Some(header), |rest| rest.strip_prefix("assistant"))?;
         if let Some((_, recipient)) = header.split_once("to=") {
             let end = recipient.find(|c: char| c.is_whitespace() || c == '<').unwrap_or(recipient.len());
             let name = recipient[..end].strip_prefix("functions.").filter(|name| self.tools.has(name))?;
-            return Some(State::Call(name.to_owned()));
+            return Some(HarmonyState::Call(name.to_owned()));
         }
         match header.trim().strip_prefix(CHANNEL).map_or(header.trim(), str::trim) {
-            "analysis" => Some(State::Reasoning),
-            "final" | "commentary" | "" => Some(State::Answer),
+            "analysis" => Some(HarmonyState::Reasoning),
+            "final" | "commentary" | "" => Some(HarmonyState::Answer),
             _ => None,
         }
     }
@@ -189,15 +190,17 @@ impl Harmony {
     fn spill_header(&mut self, parts: &mut Vec<ReplyPart>) {
         let header = std::mem::take(&mut self.header);
         if !is_cut_short(&header) {
-            self.state = State::Answer;
+            self.state = HarmonyState::Answer;
             self.is_new = true;
             self.say(&header, parts);
-            self.state = State::Header;
+            self.state = HarmonyState::Header;
         }
     }
 
     fn end_call(&mut self, body: &str, parts: &mut Vec<ReplyPart>) {
-        let State::Call(name) = std::mem::replace(&mut self.state, State::Answer) else { return };
+        let HarmonyState::Call(name) = std::mem::replace(&mut self.state, HarmonyState::Answer) else {
+            return;
+        };
         let header = std::mem::take(&mut self.header);
         match ToolStyle::harmony(&name, body, &self.tools) {
             Some(call) => parts.push(ReplyPart::Call(call)),
@@ -212,7 +215,7 @@ impl Harmony {
     }
 
     fn say(&mut self, text: &str, parts: &mut Vec<ReplyPart>) {
-        let is_reasoning = self.state == State::Reasoning;
+        let is_reasoning = self.state == HarmonyState::Reasoning;
         let has_begun = if is_reasoning { &mut self.thought } else { &mut self.spoke };
         // White space between messages is nobody's.
         let text = if *has_begun && !self.is_new { text } else { text.trim_start() };

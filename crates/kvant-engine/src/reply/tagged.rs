@@ -11,7 +11,7 @@ const FENCES: [&str; 3] = ["```json\n", "```tool_call\n", "```tool_code\n"];
 const FENCE_END: &str = "```";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum TagState {
     Answer,
     /// The answer is in braces. Only its end tells whether it is a call.
     Braces,
@@ -31,7 +31,7 @@ pub(super) struct Tagged {
     tools: ToolSet,
     /// What may come up in an answer.
     markers: Vec<&'static str>,
-    state: State,
+    state: TagState,
     /// What has come and is not decided yet.
     held: String,
     /// Bytes of it in which no marker begins.
@@ -64,7 +64,7 @@ impl Tagged {
             style,
             tools,
             markers,
-            state: State::Answer,
+            state: TagState::Answer,
             held: String::new(),
             scanned: 0,
             trimming: true,
@@ -79,7 +79,7 @@ impl Tagged {
     pub fn begin_after(&mut self, prompt_end: &str) {
         let opened = |style: ReasoningStyle| prompt_end.trim_end().ends_with(style.brackets().0);
         if self.reasoning.is_some_and(opened) {
-            self.state = State::Reasoning;
+            self.state = TagState::Reasoning;
         }
     }
 
@@ -89,26 +89,26 @@ impl Tagged {
     }
 
     pub fn finish(&mut self, parts: &mut Vec<ReplyPart>) {
-        if self.state == State::Braces {
+        if self.state == TagState::Braces {
             let whole =
                 |style: ToolStyle| style.bare(&self.held, &self.tools).map(|all| (all, self.held.len()));
             let before_cut = |style: ToolStyle| style.bare_before_cut(&self.held, &self.tools);
             match self.style.and_then(|style| whole(style).or_else(|| before_cut(style))) {
                 Some((calls, end)) => {
                     self.take(end);
-                    self.state = State::Answer;
+                    self.state = TagState::Answer;
                     (self.called, self.trimming) = (true, true);
                     parts.extend(calls.into_iter().map(ReplyPart::Call));
                 }
                 None => {
-                    self.state = State::Answer;
+                    self.state = TagState::Answer;
                     self.spoke = true;
                     while self.step(parts) {}
                 }
             }
         }
         match self.state {
-            State::Call { open, close } => self.call(open, close, self.held.len(), false, parts),
+            TagState::Call { open, close } => self.call(open, close, self.held.len(), false, parts),
             _ => {
                 let rest = self.take(self.held.len());
                 self.say(&rest, parts);
@@ -119,10 +119,10 @@ impl Tagged {
     /// Decides about the next part of what is held; false when more has to come first.
     fn step(&mut self, parts: &mut Vec<ReplyPart>) -> bool {
         match self.state {
-            State::Braces => false,
-            State::Answer => self.answer(parts),
-            State::Reasoning => self.think(parts),
-            State::Call { open, close } => {
+            TagState::Braces => false,
+            TagState::Answer => self.answer(parts),
+            TagState::Reasoning => self.think(parts),
+            TagState::Call { open, close } => {
                 let found = match (close, self.style) {
                     ("", Some(style)) => find(&self.held, self.scanned, &opens(style).collect::<Vec<_>>()),
                     _ => find(&self.held, self.scanned, &[close]),
@@ -141,7 +141,7 @@ impl Tagged {
             match self.held.trim_start().chars().next() {
                 None => return false,
                 Some('{') => {
-                    self.state = State::Braces;
+                    self.state = TagState::Braces;
                     return false;
                 }
                 Some(_) => {}
@@ -153,9 +153,9 @@ impl Tagged {
         let Some(marker) = marker else { return false };
         let call = self.style.and_then(|style| style.brackets().iter().find(|(open, _)| *open == marker));
         if let Some(&(open, close)) = call {
-            self.state = State::Call { open, close };
+            self.state = TagState::Call { open, close };
         } else if FENCES.contains(&marker) {
-            self.state = State::Call { open: marker, close: FENCE_END };
+            self.state = TagState::Call { open: marker, close: FENCE_END };
         } else if self.wrapper == Some(marker) {
             self.wrapper = None;
         } else if !self.opens_or_closes(marker) {
@@ -169,7 +169,7 @@ impl Tagged {
         let Some(style) = self.reasoning else { return false };
         let (open, close) = style.brackets();
         if marker == open && (!self.spoke || style.is_anywhere()) {
-            self.state = State::Reasoning;
+            self.state = TagState::Reasoning;
             self.thought = false;
             return true;
         }
@@ -186,7 +186,7 @@ impl Tagged {
         let (open, close) = style.brackets();
         let Some(marker) = self.say_up_to_marker(&[close, open], parts) else { return false };
         if marker == close {
-            self.state = State::Answer;
+            self.state = TagState::Answer;
             self.trimming = true;
             self.space.clear();
         } else if self.thought {
@@ -225,7 +225,7 @@ impl Tagged {
         let body = self.take(end);
         let close = if closed { close } else { "" };
         self.take(close.len());
-        self.state = State::Answer;
+        self.state = TagState::Answer;
         let raw = RawCall { open, body: &body, closed };
         let calls = match FENCES.contains(&open) {
             true => fenced_calls(&body, &self.tools),
@@ -249,7 +249,7 @@ impl Tagged {
     }
 
     fn say(&mut self, text: &str, parts: &mut Vec<ReplyPart>) {
-        if self.state == State::Reasoning {
+        if self.state == TagState::Reasoning {
             let text = if self.thought { text } else { text.trim_start() };
             let end = text.trim_end().len();
             if end > 0 {

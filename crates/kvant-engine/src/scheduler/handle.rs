@@ -14,7 +14,7 @@ use std::time::Instant;
 
 /// What the scheduler and those who ask it share.
 pub(super) struct Shared {
-    state: Mutex<State>,
+    state: Mutex<HandleState>,
     wake: Condvar,
 }
 
@@ -22,7 +22,7 @@ pub(super) struct Shared {
 type Look = (Option<Viewer>, Box<dyn FnOnce(View) + Send>);
 
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct HandleState {
     pub queue: Queue,
     pub looks: Vec<Look>,
     /// From the thread that reads and writes files.
@@ -42,20 +42,20 @@ impl Shared {
         Arc::new(Self { state: Mutex::default(), wake: Condvar::new() })
     }
 
-    pub fn lock(&self) -> MutexGuard<'_, State> {
+    pub fn lock(&self) -> MutexGuard<'_, HandleState> {
         // Every change is whole between statements.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until something has come since [`take_reports`](Shared::take_reports).
     pub fn wait(&self) {
-        let is_idle = |state: &mut State| !state.has_news;
+        let is_idle = |state: &mut HandleState| !state.has_news;
         drop(self.wake.wait_while(self.lock(), is_idle).unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Waits for a report.
     pub fn wait_for_report(&self) {
-        let is_idle = |state: &mut State| state.reports.is_empty();
+        let is_idle = |state: &mut HandleState| state.reports.is_empty();
         drop(self.wake.wait_while(self.lock(), is_idle).unwrap_or_else(PoisonError::into_inner));
     }
 
@@ -73,7 +73,7 @@ impl Shared {
     }
 
     /// Wakes the scheduler.
-    fn tell(&self, mut state: MutexGuard<'_, State>) {
+    fn tell(&self, mut state: MutexGuard<'_, HandleState>) {
         state.has_news = true;
         drop(state);
         self.wake.notify_all();

@@ -17,7 +17,7 @@ const ROOT: u32 = 0;
 
 /// Strings that end at the same places.
 #[derive(Clone, Copy)]
-struct State {
+struct EndState {
     /// Length of the longest of them.
     length: u32,
     /// The state of the longest shorter string that ends elsewhere too.
@@ -56,7 +56,7 @@ pub(super) struct Cursor {
 /// A text and its repetitions.
 pub(super) struct SuffixAutomaton {
     text: Vec<u32>,
-    states: Vec<State>,
+    states: Vec<EndState>,
     edges: Vec<Edge>,
     /// By state and token.
     index: HashMap<(u32, u32), u32>,
@@ -67,7 +67,7 @@ pub(super) struct SuffixAutomaton {
 impl SuffixAutomaton {
     /// Of the empty text.
     pub fn new() -> Self {
-        let root = State { length: 0, link: NONE, end: NONE, edges: NONE };
+        let root = EndState { length: 0, link: NONE, end: NONE, edges: NONE };
         Self {
             text: Vec::new(),
             states: vec![root],
@@ -92,7 +92,7 @@ impl SuffixAutomaton {
     pub fn push(&mut self, token: u32) {
         let end = self.text.len() as u32;
         self.text.push(token);
-        let new = self.state(State { length: end + 1, link: ROOT, end, edges: NONE });
+        let new = self.state(EndState { length: end + 1, link: ROOT, end, edges: NONE });
         let mut state = self.last;
         while state != NONE && self.edge(state, token).is_none() {
             self.connect(state, token, new);
@@ -114,7 +114,7 @@ impl SuffixAutomaton {
     /// Goes on with the next token of another text.
     pub fn follow(&self, cursor: &mut Cursor, token: u32) {
         loop {
-            let State { link, .. } = self.states[cursor.state as usize];
+            let EndState { link, .. } = self.states[cursor.state as usize];
             // Its state may have been split since.
             if link != NONE && cursor.length <= self.states[link as usize].length {
                 cursor.state = link;
@@ -142,7 +142,7 @@ impl SuffixAutomaton {
         if whole.length == length {
             return target;
         }
-        let part = self.state(State { length, edges: NONE, ..whole });
+        let part = self.state(EndState { length, edges: NONE, ..whole });
         let mut edge = whole.edges;
         while edge != NONE {
             let Edge { token, target, next } = self.edges[edge as usize];
@@ -159,7 +159,7 @@ impl SuffixAutomaton {
         part
     }
 
-    fn state(&mut self, state: State) -> u32 {
+    fn state(&mut self, state: EndState) -> u32 {
         self.states.push(state);
         self.states.len() as u32 - 1
     }

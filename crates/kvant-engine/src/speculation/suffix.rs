@@ -42,7 +42,7 @@ const DECAY: f64 = 0.95;
 
 /// What has come of the guesses of one class.
 #[derive(Clone, Copy, Default)]
-struct Rate {
+struct GuessRate {
     right: f64,
     all: f64,
 }
@@ -51,7 +51,7 @@ struct Rate {
 #[derive(Clone, Copy)]
 struct Rates {
     classes: &'static Classes,
-    counts: [Rate; 7],
+    counts: [GuessRate; 7],
 }
 
 impl Rates {
@@ -64,7 +64,7 @@ impl Rates {
     }
 
     fn learn(&mut self, length: usize, was_right: bool) {
-        let Rate { right, all } = &mut self.counts[self.class(length)];
+        let GuessRate { right, all } = &mut self.counts[self.class(length)];
         *right = DECAY * *right + f64::from(u8::from(was_right));
         *all = DECAY * *all + 1.0;
     }
@@ -72,7 +72,7 @@ impl Rates {
     /// How likely a guess after so many tokens is right.
     fn chance(&self, length: usize) -> f64 {
         let class = self.class(length);
-        let Rate { right, all } = self.counts[class];
+        let GuessRate { right, all } = self.counts[class];
         (right + PRIOR * self.classes[class].1) / (all + PRIOR)
     }
 }

@@ -13,16 +13,16 @@ const MAX_DEPTH: usize = 64;
 pub(super) fn call(body: &str, tools: &ToolSet) -> Option<ToolCall> {
     let body = body.trim().strip_prefix("call:")?;
     let brace = body.find('{')?;
-    let mut reader = Reader { rest: &body[brace..] };
+    let mut reader = GemmaReader { rest: &body[brace..] };
     let arguments = reader.value(MAX_DEPTH)?;
     reader.rest.trim().is_empty().then(|| tools.call(body[..brace].trim(), arguments))?
 }
 
-struct Reader<'t> {
+struct GemmaReader<'t> {
     rest: &'t str,
 }
 
-impl<'t> Reader<'t> {
+impl<'t> GemmaReader<'t> {
     fn take(&mut self, token: &str) -> bool {
         self.rest = self.rest.trim_start();
         let rest = self.rest.strip_prefix(token);

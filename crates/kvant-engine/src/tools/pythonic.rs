@@ -14,7 +14,7 @@ pub(super) fn calls(body: &str, tools: &ToolSet) -> Option<Vec<ToolCall>> {
 fn python(body: &str, tools: &ToolSet) -> Option<Vec<ToolCall>> {
     let body = body.trim();
     let inner = body.strip_prefix('[').and_then(|body| body.strip_suffix(']')).unwrap_or(body);
-    let mut reader = Reader { rest: inner };
+    let mut reader = PythonicReader { rest: inner };
     let mut calls = Vec::new();
     loop {
         // Commas between calls, or lines.
@@ -28,11 +28,11 @@ fn python(body: &str, tools: &ToolSet) -> Option<Vec<ToolCall>> {
     (!calls.is_empty()).then_some(calls)
 }
 
-struct Reader<'t> {
+struct PythonicReader<'t> {
     rest: &'t str,
 }
 
-impl<'t> Reader<'t> {
+impl<'t> PythonicReader<'t> {
     fn skip(&mut self) {
         self.rest = self.rest.trim_start();
     }

@@ -2,7 +2,7 @@
 
 use super::{Random, close, floats, gpu, run};
 use crate::buffer::Buffer;
-use crate::ops::{Activate, Norm, NormShape, Turn, add, rotate};
+use crate::ops::{Activate, Norm, NormShape, RopeRows, add, rotate};
 use crate::weights::Place;
 use kvant_model::description::{Activation, ClampedSwiglu, NormKind, Pairing};
 
@@ -73,7 +73,7 @@ fn heads_turn_by_their_angles() {
         let turns: Vec<f32> = angles.iter().flat_map(|angle| [angle.sin(), angle.cos()]).collect();
         let plan = Buffer::of_floats(&gpu, "plan", &[&[9.0], &turns[..]].concat());
         let (from, to) = (Buffer::of_floats(&gpu, "x", &x), Buffer::new(&gpu, "y", 4 * rows * heads * dim));
-        let turn = Turn {
+        let turn = RopeRows {
             rows,
             heads,
             dim,

@@ -23,9 +23,10 @@ mod peft;
 
 pub use mix::{AdapterMix, AppliedAdapter};
 
-use crate::checkpoint::{Checkpoint, ConfigSource, is_gguf};
+use crate::checkpoint::{Checkpoint, ConfigSource};
 use crate::description::{Description, Ffn, Inner, Linear, Mixer, Projection};
 use crate::error::{LoadError, Result};
+use crate::model_files::is_gguf;
 use crate::tensor::Tensor;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;

@@ -1,8 +1,8 @@
 //! Adapters as PEFT saves them: a folder with `adapter_config.json` and `adapter_model.safetensors`.
 
 use super::{Pair, Side, joined};
-use crate::checkpoint::read_json;
 use crate::error::{LoadError, Result};
+use crate::model_files::read_json;
 use crate::safetensors::Safetensors;
 use serde_json::Value;
 use std::path::{Path, PathBuf};

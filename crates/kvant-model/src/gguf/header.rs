@@ -100,14 +100,14 @@ fn alignment(metadata: &Metadata) -> Result<u64> {
 }
 
 /// A directory entry before its place in the file is checked.
-struct Entry {
+struct RawTensorInfo {
     name: String,
     dtype: DType,
     shape: Vec<usize>,
     offset: u64,
 }
 
-fn read_directory(cursor: &mut Cursor<'_>, count: u64) -> Result<Vec<Entry>> {
+fn read_directory(cursor: &mut Cursor<'_>, count: u64) -> Result<Vec<RawTensorInfo>> {
     // Grows entry by entry: each consumes bytes of the file, so a false count cannot allocate.
     let mut entries = Vec::new();
     let mut names = HashSet::new();
@@ -123,7 +123,7 @@ fn read_directory(cursor: &mut Cursor<'_>, count: u64) -> Result<Vec<Entry>> {
     Ok(entries)
 }
 
-fn read_entry(cursor: &mut Cursor<'_>, name: &str) -> Result<Entry> {
+fn read_entry(cursor: &mut Cursor<'_>, name: &str) -> Result<RawTensorInfo> {
     let dimensions = cursor.u32()?;
     if dimensions > MAX_DIMENSIONS {
         return Err(LoadError::malformed(format!("{dimensions} dimensions, more than {MAX_DIMENSIONS}")));
@@ -140,13 +140,18 @@ fn read_entry(cursor: &mut Cursor<'_>, name: &str) -> Result<Entry> {
     shape.reverse();
     let dtype = dtype_of(cursor.u32()?)?;
     let offset = cursor.u64()?;
-    Ok(Entry { name: name.to_owned(), dtype, shape, offset })
+    Ok(RawTensorInfo { name: name.to_owned(), dtype, shape, offset })
 }
 
 /// Turns offsets into file ranges, refusing what is misaligned, too large, out of the file or overlapping.
-fn place(entries: Vec<Entry>, data_start: u64, alignment: u64, file_len: u64) -> Result<Vec<TensorInfo>> {
+fn place(
+    entries: Vec<RawTensorInfo>,
+    data_start: u64,
+    alignment: u64,
+    file_len: u64,
+) -> Result<Vec<TensorInfo>> {
     let mut tensors = Vec::with_capacity(entries.len());
-    for Entry { name, dtype, shape, offset } in entries {
+    for RawTensorInfo { name, dtype, shape, offset } in entries {
         let refuse = |why: String| LoadError::malformed(format!("tensor {name:?}: {why}"));
         if !offset.is_multiple_of(alignment) {
             return Err(refuse(format!("offset {offset} is not a multiple of the alignment {alignment}")));

@@ -7,25 +7,26 @@ use std::path::{Path, PathBuf};
 
 /// Which part of how many a file says it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct PartNumber {
     pub(super) number: u32,
     pub(super) count: u32,
 }
 
 /// The place a file's metadata gives it; `None` for a model in one piece.
-pub(super) fn place(metadata: &Metadata) -> Result<Option<Place>> {
+pub(super) fn place(metadata: &Metadata) -> Result<Option<PartNumber>> {
     let Some(count) = metadata.get::<u32>("split.count")? else { return Ok(None) };
     let number = metadata.need::<u32>("split.no")?;
     if number >= count.max(1) {
         return Err(LoadError::malformed(format!("key \"split.no\": part {number} of {count} cannot be")));
     }
-    Ok(Some(Place { number, count }))
+    Ok(Some(PartNumber { number, count }))
 }
 
 /// Maps the file at `path` and, when it is part of a split model, all the others in order.
 pub(super) fn open_parts(path: &Path) -> Result<Vec<Part>> {
     let opened = Part::map(path)?;
-    let Some(Place { number, count }) = place(&opened.header.metadata).map_err(|e| e.in_file(path))? else {
+    let Some(PartNumber { number, count }) = place(&opened.header.metadata).map_err(|e| e.in_file(path))?
+    else {
         return Ok(vec![opened]);
     };
     if count <= 1 {
@@ -45,7 +46,7 @@ pub(super) fn open_parts(path: &Path) -> Result<Vec<Part>> {
         let part_path = part_path(path, &base, expected, count);
         let part = Part::map(&part_path)?;
         let found = place(&part.header.metadata).map_err(|e| e.in_file(&part_path))?;
-        if found != Some(Place { number: expected, count }) {
+        if found != Some(PartNumber { number: expected, count }) {
             return Err(LoadError::mismatch(format!(
                 "should be part {} of {count} of the split model, but its metadata says otherwise",
                 expected + 1

@@ -1,8 +1,8 @@
 //! The index of a sharded model: which tensor is in which file.
 
 use super::Shard;
-use crate::checkpoint::read_json;
 use crate::error::{LoadError, Result};
+use crate::model_files::read_json;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Component, Path};

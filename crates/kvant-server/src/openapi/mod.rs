@@ -49,9 +49,9 @@ fn last_token(app: &App) -> u64 {
 }
 
 /// What stands for a name after a dollar sign.
-type Settings = Vec<(&'static str, Value)>;
+type Placeholders = Vec<(&'static str, Value)>;
 
-fn settings(app: &App) -> Settings {
+fn settings(app: &App) -> Placeholders {
     let limits = app.limits();
     let security = if app.options.keys.is_open() { object!([]) } else { object!([{"key": []}]) };
     vec![
@@ -71,7 +71,7 @@ fn settings(app: &App) -> Settings {
     ]
 }
 
-fn document(settings: &Settings, is_strict: bool) -> Value {
+fn document(settings: &Placeholders, is_strict: bool) -> Value {
     let parse = |text| serde_json::from_str::<Map<String, Value>>(text).expect("a test has read it");
     let mut requests: Value = REQUESTS.into_iter().flat_map(parse).collect::<Map<String, Value>>().into();
     describe_sampling(&mut requests);
@@ -150,7 +150,7 @@ fn open(value: &mut Value) {
     }
 }
 
-fn fill(value: &mut Value, settings: &Settings) {
+fn fill(value: &mut Value, settings: &Placeholders) {
     match value {
         Value::Array(items) => items.iter_mut().for_each(|item| fill(item, settings)),
         Value::Object(fields) => fields.values_mut().for_each(|field| fill(field, settings)),
@@ -185,7 +185,7 @@ mod tests {
             "$documents",
             "$adapters",
         ];
-        let mut settings: Settings = numbers.into_iter().zip((100..).map(Value::from)).collect();
+        let mut settings: Placeholders = numbers.into_iter().zip((100..).map(Value::from)).collect();
         settings.extend([
             ("$version", "1".into()),
             ("$model", "$stops".into()),

@@ -70,14 +70,14 @@ pub struct Step {
 /// Answers under way.
 pub struct Turns {
     jobs: Jobs,
-    answers: Vec<Answer>,
+    answers: Vec<RunningAnswer>,
     /// Tokens of each prompt.
     pub prompt_tokens: Vec<usize>,
     log: Arc<RequestLog>,
 }
 
 /// One of them.
-struct Answer {
+struct RunningAnswer {
     /// Splits a turn; none for a continuation of text.
     parser: Option<ReplyParser>,
     called: bool,
@@ -94,7 +94,7 @@ impl Turns {
         log: Arc<RequestLog>,
     ) -> Self {
         log.answers(prompt_tokens.len());
-        let answer = |_: &usize| Answer {
+        let answer = |_: &usize| RunningAnswer {
             parser: parser.clone(),
             called: false,
             is_over: false,
@@ -168,7 +168,7 @@ impl Turns {
     }
 }
 
-impl Answer {
+impl RunningAnswer {
     fn say(&mut self, text: &str) -> Vec<ReplyPart> {
         let parts = match &mut self.parser {
             Some(parser) => parser.push(text),

@@ -97,7 +97,7 @@ const AHEAD: usize = 4;
 
 /// Sums of one group: 16 tokens × 16 rows.
 #[repr(C, align(64))]
-struct Sums([i32; TILE * PANEL]);
+struct GroupSums([i32; TILE * PANEL]);
 
 /// The integer products of one group, with one of four sets of tile registers, so that neighbours overlap.
 macro_rules! tile_product {
@@ -124,7 +124,7 @@ impl<F: Format> Work<Avx512> for FullTile<F> {
         // SAFETY: the contract of `tiled`; the tile has 16 tokens, so its bytes of a block are 32 apart.
         unsafe {
             let Job { mut scales, columns, mut x, .. } = self.job;
-            let mut dots = [const { MaybeUninit::<Sums>::uninit() }; AHEAD];
+            let mut dots = [const { MaybeUninit::<GroupSums>::uninit() }; AHEAD];
             let mut sums = [S::splat(0.0); TILE];
             let groups = columns / F::GROUP;
             let in_unit = F::UNIT / F::GROUP;

@@ -36,7 +36,7 @@ const QUESTIONS: [&str; 8] = [
 ];
 
 /// Texts to generate at once.
-struct Task {
+struct Workload {
     name: &'static str,
     prompts: Vec<String>,
     /// Tokens of each, at most.
@@ -45,7 +45,7 @@ struct Task {
 }
 
 /// What came of them once.
-struct Run {
+struct Timed {
     texts: Vec<Vec<u32>>,
     rates: Rates,
     counts: SpeculationCounts,
@@ -90,9 +90,9 @@ fn processor_seconds() -> Option<f64> {
     Some(sum)
 }
 
-fn task(name: &str) -> Task {
+fn task(name: &str) -> Workload {
     match name {
-        "rewrite" => Task {
+        "rewrite" => Workload {
             name: "rewrite",
             prompts: vec![format!(
                 "Rewrite this file with the type `StopStep` renamed to `StopEvent`. Change nothing else. Answer with the whole file \
@@ -101,7 +101,7 @@ fn task(name: &str) -> Task {
             tokens: 1100,
             bound: None,
         },
-        "json" => Task {
+        "json" => Workload {
             name: "json",
             prompts: vec![
                 "Register these customers of a bookshop, one tool call each: Ada Lovelace, 36, ada@engine.example; Alan Turing, 41, \
@@ -112,8 +112,8 @@ fn task(name: &str) -> Task {
             tokens: 400,
             bound: Some(Bound::Schema(tool_calls())),
         },
-        "chat" => Task { name: "chat", prompts: vec![QUESTIONS[0].into()], tokens: 256, bound: None },
-        _ => Task { name: "batch", prompts: QUESTIONS.map(str::to_owned).to_vec(), tokens: 96, bound: None },
+        "chat" => Workload { name: "chat", prompts: vec![QUESTIONS[0].into()], tokens: 256, bound: None },
+        _ => Workload { name: "batch", prompts: QUESTIONS.map(str::to_owned).to_vec(), tokens: 96, bound: None },
     }
 }
 
@@ -142,8 +142,8 @@ fn prompt(engine: &Engine, text: &str) -> Result<Vec<u32>, Failure> {
     })
 }
 
-impl Task {
-    fn run(&self, opened: &LoadedModel, speculates: bool) -> Result<Run, Failure> {
+impl Workload {
+    fn run(&self, opened: &LoadedModel, speculates: bool) -> Result<Timed, Failure> {
         let request = |text: &String| {
             Ok(Request {
                 prompt: prompt(opened.engine(), text)?,
@@ -159,7 +159,7 @@ impl Task {
         }
     }
 
-    fn run_alone(&self, opened: &LoadedModel, request: &Request, speculates: bool) -> Result<Run, Failure> {
+    fn run_alone(&self, opened: &LoadedModel, request: &Request, speculates: bool) -> Result<Timed, Failure> {
         let mut session = opened.session()?;
         session.set_speculating(speculates);
         let constraint = self.bound.as_ref().map(|bound| bound.compile(opened.engine())).transpose()?;
@@ -171,7 +171,7 @@ impl Task {
             }
             ControlFlow::Continue(())
         })?;
-        Ok(Run {
+        Ok(Timed {
             rates: begun.map_or_else(Rates::default, |begun| begun.rates(reply.stats.decoded)),
             counts: reply.stats.speculation,
             tokens_per_pass: reply.stats.tokens_per_pass().unwrap_or(1.0),
@@ -226,7 +226,7 @@ impl Listener for Seat {
 }
 
 /// All texts in the passes of one scheduler, timed from when all prompts are read.
-fn run_batch(opened: &LoadedModel, requests: Vec<Request>, speculates: bool) -> Result<Run, Failure> {
+fn run_batch(opened: &LoadedModel, requests: Vec<Request>, speculates: bool) -> Result<Timed, Failure> {
     let options = SchedulerOptions { most_running: requests.len(), ..SchedulerOptions::default() };
     let scheduler = Scheduler::new(Arc::clone(opened.engine()), opened.shared_cache()?, options);
     let mut scheduler = scheduler.speculating(speculates);
@@ -245,7 +245,7 @@ fn run_batch(opened: &LoadedModel, requests: Vec<Request>, speculates: bool) -> 
         return Err(Failure::new(error.clone()));
     }
     let (begun, before) = hall.begun.ok_or_else(|| Failure::new("a text of the batch has no tokens"))?;
-    Ok(Run {
+    Ok(Timed {
         texts: hall.texts.clone(),
         rates: begun.rates(hall.tokens() - before),
         counts: hall.counts,
@@ -308,7 +308,7 @@ pub fn run(
             ratios.push(speculative.rates.clock / plain.rates.clock);
             last = Some(speculative);
         }
-        let Some(Run { texts, counts, tokens_per_pass, .. }) = last else { continue };
+        let Some(Timed { texts, counts, tokens_per_pass, .. }) = last else { continue };
         let by_clock = |rates: &[Rates]| best(rates.iter().map(|rates| rates.clock));
         let by_processor = |rates: &[Rates]| best(rates.iter().filter_map(|rates| rates.processor));
         let (before, after, usual) = (by_clock(&without), by_clock(&with), median(&ratios));

@@ -47,10 +47,10 @@ pub struct Outlook {
 struct Prospect {
     spec: String,
     /// What is known of it, or why the model cannot have it.
-    found: Result<Found, String>,
+    found: Result<Fitting, String>,
 }
 
-struct Found {
+struct Fitting {
     bytes_per_token: f64,
     /// One for each context asked about.
     estimates: Vec<MemoryEstimate>,
@@ -74,7 +74,7 @@ impl Outlook {
         let bound = question.contexts.iter().copied().chain(own).max().unwrap_or(1);
         let prospect = |policy: &Policy| Prospect {
             spec: policy.to_string(),
-            found: Found::of(checkpoint, description, policy, &question, bound),
+            found: Fitting::of(checkpoint, description, policy, &question, bound),
         };
         let prospects = question.caches.iter().map(prospect).collect();
         Ok(Self {
@@ -144,7 +144,7 @@ impl Outlook {
             cache: estimate.cache,
             peak: estimate.peak(),
         };
-        let need = |(spec, found): (&str, &Found)| MemoryNeed {
+        let need = |(spec, found): (&str, &Fitting)| MemoryNeed {
             spec: spec.to_owned(),
             points: self.question.contexts.iter().zip(&found.estimates).map(point).collect(),
             longest: found.longest.as_ref().map(|(tokens, _)| *tokens),
@@ -160,7 +160,7 @@ impl Outlook {
         let columns: Vec<Column<'_>> = [Right("tokens")].into_iter().chain(caches).collect();
         let mut table = Table::new(&columns);
         for (row, tokens) in self.question.contexts.iter().enumerate() {
-            let cell = |(_, found): (&str, &Found)| {
+            let cell = |(_, found): (&str, &Fitting)| {
                 let peak = found.estimates[row].peak();
                 if peak <= self.question.usable() {
                     bytes(peak)
@@ -196,7 +196,7 @@ impl Outlook {
         table.write(out, 2)
     }
 
-    fn possible<'a>(&'a self) -> impl Iterator<Item = (&'a str, &'a Found)> {
+    fn possible<'a>(&'a self) -> impl Iterator<Item = (&'a str, &'a Fitting)> {
         let found = |Prospect { spec, found }: &'a Prospect| Some((spec.as_str(), found.as_ref().ok()?));
         self.prospects.iter().filter_map(found)
     }
@@ -230,7 +230,7 @@ impl Outlook {
     }
 }
 
-impl Found {
+impl Fitting {
     fn of(
         checkpoint: &Checkpoint,
         description: &Description,

@@ -19,11 +19,11 @@ pub type Kept = (PathBuf, u64);
 type KeptOf = Box<dyn Fn(&str) -> Option<Kept> + Send + Sync>;
 
 /// Models by name, and where each is.
-pub type Found = Vec<(String, String)>;
+pub type FoundModels = Vec<(String, String)>;
 
 /// Loads models in the way that the flags say.
 pub struct Loader {
-    found: Mutex<Found>,
+    found: Mutex<FoundModels>,
     options: ModelOptions,
     work: SchedulerOptions,
     /// Where each of them keeps prefixes, by its name.
@@ -61,7 +61,7 @@ impl Ready {
 impl Loader {
     /// Models by these names, which keep prefixes where `kept` says.
     pub fn new(
-        found: Found,
+        found: FoundModels,
         options: ModelOptions,
         work: SchedulerOptions,
         kept: impl Fn(&str) -> Option<Kept> + Send + Sync + 'static,
@@ -69,7 +69,7 @@ impl Loader {
         Self { found: Mutex::new(found), options, work, kept: Box::new(kept), memory: None }
     }
 
-    fn found(&self) -> MutexGuard<'_, Found> {
+    fn found(&self) -> MutexGuard<'_, FoundModels> {
         self.found.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -186,14 +186,18 @@ impl Serve {
     }
 
     /// The models, where there are several: those that arguments name, or all that were fetched where nothing names one.
-    fn several(&self) -> Result<loader::Found, Failure> {
+    fn several(&self) -> Result<loader::FoundModels, Failure> {
         let is_bare = self.served.is_empty() && self.alias.is_none() && self.model.model == DEFAULT_MODEL;
         if !is_bare {
             return several::find(&self.served);
         }
         // The default alone is loaded before anybody asks for it.
         let pulled = several::pulled(DEFAULT_MODEL)?;
-        Ok(if pulled.iter().all(|(name, _)| name == DEFAULT_MODEL) { loader::Found::new() } else { pulled })
+        Ok(if pulled.iter().all(|(name, _)| name == DEFAULT_MODEL) {
+            loader::FoundModels::new()
+        } else {
+            pulled
+        })
     }
 
     /// Serves a model that is loaded before anybody can ask for it, and again after it was told to go.

@@ -1,6 +1,6 @@
 //! Several models, loaded when they are asked for.
 
-use super::loader::{Found, Loader, folder_of};
+use super::loader::{FoundModels, Loader, folder_of};
 use super::{Serve, public_name, warn_if_open};
 use crate::failure::Failure;
 use kvant_engine::memory::{Memory, bytes};
@@ -14,13 +14,13 @@ use std::time::Duration;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 /// The models that arguments name, where they name several: paths and names, or a folder of models. None for one model.
-pub fn find(arguments: &[String]) -> Result<Found, Failure> {
+pub fn find(arguments: &[String]) -> Result<FoundModels, Failure> {
     let models: Vec<String> = match arguments {
         [only] if is_shelf(Path::new(only)) => in_folder(Path::new(only))?,
         [] | [_] => return Ok(Vec::new()),
         several => several.to_vec(),
     };
-    let mut found = Found::new();
+    let mut found = FoundModels::new();
     for model in models {
         let name = public_name(&model);
         if found.iter().any(|(other, _)| *other == name) {
@@ -32,9 +32,10 @@ pub fn find(arguments: &[String]) -> Result<Found, Failure> {
 }
 
 /// All models that were fetched, by their names, the default one first; none where there are none.
-pub fn pulled(default: &str) -> Result<Found, Failure> {
-    let Ok(hub) = Hub::from_env() else { return Ok(Found::new()) };
-    let mut found: Found = hub.models()?.into_iter().map(|model| (model.name.clone(), model.name)).collect();
+pub fn pulled(default: &str) -> Result<FoundModels, Failure> {
+    let Ok(hub) = Hub::from_env() else { return Ok(FoundModels::new()) };
+    let mut found: FoundModels =
+        hub.models()?.into_iter().map(|model| (model.name.clone(), model.name)).collect();
     found.sort_by_key(|(name, _)| name != default);
     Ok(found)
 }
@@ -65,7 +66,7 @@ impl Serve {
     /// Serves them until it is told to end.
     pub(super) fn serve_several(
         &self,
-        found: Found,
+        found: FoundModels,
         keys: &[String],
         ends: UnboundedReceiver<()>,
     ) -> Result<(), Failure> {

@@ -35,7 +35,7 @@ pub(crate) unsafe fn decode<S: Simd>(format: &PackedFormat, basis: &Basis, page:
             for span in &format.spans {
                 let (page, columns) = (page.as_ptr(), columns.as_mut_ptr());
                 let (scales, zeros) = (scales.as_ptr(), zeros.as_ptr());
-                by_width!(S, span, Levels::<S> { format, span, page, tile, scales, zeros, columns });
+                by_width!(S, span, SpanDecoder::<S> { format, span, page, tile, scales, zeros, columns });
             }
             basis.inverse::<S>(columns.as_mut_ptr(), scratch.as_mut_ptr());
             let rows = rows.add(tile * LANES * format.dim);
@@ -101,7 +101,7 @@ unsafe fn to_rows<S: Simd>(columns: *const f32, mean: &[f32], dim: usize, rows: 
 }
 
 /// One span of one tile: (s_t·level + z_t)·s_c + z_c, in the codec's basis.
-struct Levels<'a, S, const BITS: u32, const TABLE: bool> {
+struct SpanDecoder<'a, S, const BITS: u32, const TABLE: bool> {
     format: &'a PackedFormat,
     span: &'a Span,
     page: *const u8,
@@ -114,7 +114,7 @@ struct Levels<'a, S, const BITS: u32, const TABLE: bool> {
     simd: PhantomData<S>,
 }
 
-impl<S: Simd, const BITS: u32, const TABLE: bool> Work<S> for Levels<'_, S, BITS, TABLE> {
+impl<S: Simd, const BITS: u32, const TABLE: bool> Work<S> for SpanDecoder<'_, S, BITS, TABLE> {
     type Output = ();
 
     #[inline(always)]
@@ -163,7 +163,7 @@ impl<S: Simd, const BITS: u32, const TABLE: bool> Work<S> for Levels<'_, S, BITS
     }
 }
 
-impl<S: Simd, const BITS: u32, const TABLE: bool> Levels<'_, S, BITS, TABLE> {
+impl<S: Simd, const BITS: u32, const TABLE: bool> SpanDecoder<'_, S, BITS, TABLE> {
     /// The codes of sixteen channels from `first` of the span on, or of the eight that are left of a key: vector i, lane c,
     /// byte k is channel c of token 4·i + k.
     ///

@@ -45,17 +45,17 @@ unsafe fn score<S: Simd, const H: usize>(keys: Keys<'_>, head: usize, out: *mut 
     // SAFETY: the caller's contract.
     unsafe {
         match (keys.format.coded, keys.format.spans[0].bits) {
-            (64, 4) => S::call(Scores::<S, H, 64, 4> { keys, head, out, simd }),
-            (64, _) => S::call(Scores::<S, H, 64, 8> { keys, head, out, simd }),
-            (_, 4) => S::call(Scores::<S, H, 128, 4> { keys, head, out, simd }),
-            (_, _) => S::call(Scores::<S, H, 128, 8> { keys, head, out, simd }),
+            (64, 4) => S::call(DecodeScores::<S, H, 64, 4> { keys, head, out, simd }),
+            (64, _) => S::call(DecodeScores::<S, H, 64, 8> { keys, head, out, simd }),
+            (_, 4) => S::call(DecodeScores::<S, H, 128, 4> { keys, head, out, simd }),
+            (_, _) => S::call(DecodeScores::<S, H, 128, 8> { keys, head, out, simd }),
         }
     }
     H
 }
 
 /// The scores of H heads of D channels.
-struct Scores<'a, S, const H: usize, const D: usize, const BITS: u32> {
+struct DecodeScores<'a, S, const H: usize, const D: usize, const BITS: u32> {
     keys: Keys<'a>,
     /// The first of the heads.
     head: usize,
@@ -71,7 +71,7 @@ struct Queries {
     bases: [f32; HEADS],
 }
 
-impl<S: Simd, const H: usize, const D: usize, const BITS: u32> Work<S> for Scores<'_, S, H, D, BITS> {
+impl<S: Simd, const H: usize, const D: usize, const BITS: u32> Work<S> for DecodeScores<'_, S, H, D, BITS> {
     type Output = ();
 
     #[inline(always)]
@@ -94,7 +94,7 @@ impl<S: Simd, const H: usize, const D: usize, const BITS: u32> Work<S> for Score
     }
 }
 
-impl<S: Simd, const H: usize, const D: usize, const BITS: u32> Scores<'_, S, H, D, BITS> {
+impl<S: Simd, const H: usize, const D: usize, const BITS: u32> DecodeScores<'_, S, H, D, BITS> {
     /// Folds the page's channel scales into the queries: q_c·s_c rounded to bytes, the rest exact.
     ///
     /// # Safety

@@ -45,19 +45,19 @@ unsafe fn sum_up<S: Simd, const H: usize>(
     head: usize,
 ) -> usize {
     let (to, stride, simd) = (sums.sums[head * sums.stride..].as_mut_ptr(), sums.stride, PhantomData);
-    let mass = &mut sums.mass[head..head + H];
+    let denominator = &mut sums.denominator[head..head + H];
     // SAFETY: the caller's contract.
     unsafe {
         match format.spans[0].bits {
-            4 => S::call(Sums::<S, H, 4> { format, weights, pages, to, stride, mass, simd }),
-            _ => S::call(Sums::<S, H, 8> { format, weights, pages, to, stride, mass, simd }),
+            4 => S::call(HeadSums::<S, H, 4> { format, weights, pages, to, stride, denominator, simd }),
+            _ => S::call(HeadSums::<S, H, 8> { format, weights, pages, to, stride, denominator, simd }),
         }
     }
     H
 }
 
 /// The sums of H heads.
-struct Sums<'a, S, const H: usize, const BITS: u32> {
+struct HeadSums<'a, S, const H: usize, const BITS: u32> {
     format: &'a PackedFormat,
     /// (heads, tokens).
     weights: *const f32,
@@ -66,7 +66,7 @@ struct Sums<'a, S, const H: usize, const BITS: u32> {
     to: *mut f32,
     stride: usize,
     /// Σ w.
-    mass: &'a mut [f32],
+    denominator: &'a mut [f32],
     simd: PhantomData<S>,
 }
 
@@ -79,7 +79,7 @@ struct Weights {
     centres: [f32; HEADS],
 }
 
-impl<S: Simd, const H: usize, const BITS: u32> Work<S> for Sums<'_, S, H, BITS> {
+impl<S: Simd, const H: usize, const BITS: u32> Work<S> for HeadSums<'_, S, H, BITS> {
     type Output = ();
 
     #[inline(always)]
@@ -94,8 +94,8 @@ impl<S: Simd, const H: usize, const BITS: u32> Work<S> for Sums<'_, S, H, BITS> 
                 }
             }
             let totals = S::reduce4_add(totals);
-            for (mass, total) in self.mass.iter_mut().zip(totals) {
-                *mass += total;
+            for (denominator, total) in self.denominator.iter_mut().zip(totals) {
+                *denominator += total;
             }
             for spans in self.format.spans.chunks(SPANS) {
                 let mut folded = [Weights::default(); SPANS];
@@ -110,7 +110,7 @@ impl<S: Simd, const H: usize, const BITS: u32> Work<S> for Sums<'_, S, H, BITS> 
     }
 }
 
-impl<S: Simd, const H: usize, const BITS: u32> Sums<'_, S, H, BITS> {
+impl<S: Simd, const H: usize, const BITS: u32> HeadSums<'_, S, H, BITS> {
     /// w_t·s_t of every head rounded to bytes.
     ///
     /// # Safety

@@ -250,7 +250,7 @@ unsafe fn sum_block<S: Simd, E: Stored, const H: usize>(
             for t in (0..tokens).step_by(LANES) {
                 total = S::add(total, S::load(weights.add(h * tokens + t)));
             }
-            sums.mass[head + h] += S::reduce_add(total);
+            sums.denominator[head + h] += S::reduce_add(total);
         }
         let target: [*mut f32; H] =
             std::array::from_fn(|h| sums.sums.as_mut_ptr().add((head + h) * sums.stride));

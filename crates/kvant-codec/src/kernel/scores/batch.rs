@@ -1,6 +1,6 @@
 //! Heads in batches: folded first, then multiplied with the codes, sixteen at a time where there is a unit for blocks.
 
-use crate::kernel::block::{BATCH, Room, Sums};
+use crate::kernel::block::{BATCH, BlockSums, Room};
 use crate::kernel::by_heads;
 use kvant_simd::{MatrixUnit, ROWS, Simd};
 use std::mem::MaybeUninit;
@@ -46,7 +46,7 @@ pub(super) trait Scoring<S: Simd> {
     /// # Safety
     /// As the kernel it is part of, for parts whose bytes are equally far apart; `codes` are those of the page, and the unit
     /// has begun.
-    unsafe fn multiply_blocks(&self, parts: &[Part], codes: *const u8, sums: Sums, out: *mut f32);
+    unsafe fn multiply_blocks(&self, parts: &[Part], codes: *const u8, sums: BlockSums, out: *mut f32);
 }
 
 /// Scores of `heads` heads, (heads, tokens); `codes` are the page's as bytes, where a block is worth it.

@@ -8,14 +8,14 @@ use kvant_simd::{LANES, Simd};
 use std::mem::MaybeUninit;
 
 /// A span's channel scales as floats, and what they add to every channel, zero + centre · scale.
-pub(super) struct Channels {
+pub(super) struct SpanScales {
     scales: [MaybeUninit<f32>; MAX_DIM + LANES],
     offsets: [MaybeUninit<f32>; MAX_DIM + LANES],
 }
 
-impl Channels {
-    pub(super) fn new() -> Channels {
-        Channels {
+impl SpanScales {
+    pub(super) fn new() -> SpanScales {
+        SpanScales {
             scales: [MaybeUninit::uninit(); MAX_DIM + LANES],
             offsets: [MaybeUninit::uninit(); MAX_DIM + LANES],
         }
@@ -65,11 +65,11 @@ impl Channels {
 }
 
 /// What folding a block of heads needs to know.
-pub(super) struct Fold<'a> {
+pub(super) struct QueryFold<'a> {
     pub format: &'a PackedFormat,
     pub query: &'a Query,
     pub span: &'a Span,
-    pub channels: &'a Channels,
+    pub channels: &'a SpanScales,
     /// Where the span's channels were read to.
     pub at: usize,
     /// The span's channels, padded.
@@ -84,12 +84,12 @@ pub(super) struct Fold<'a> {
 /// As the kernel it is part of; `bytes` has room for two planes of H heads, `parts` for H.
 #[inline(always)]
 pub(super) unsafe fn fold_block<S: Simd, const H: usize>(
-    fold: &Fold<'_>,
+    fold: &QueryFold<'_>,
     head: usize,
     bytes: *mut i8,
     parts: *mut Part,
 ) -> usize {
-    let Fold { format, query, span, channels, at, len, plane } = *fold;
+    let QueryFold { format, query, span, channels, at, len, plane } = *fold;
     let scales = channels.scales[at..].as_ptr().cast::<f32>();
     let offsets = channels.offsets[at..].as_ptr().cast::<f32>();
     // SAFETY: the channels were read for this span; the query has zeros up to a multiple of 16.

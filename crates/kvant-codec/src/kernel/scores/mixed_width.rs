@@ -10,7 +10,7 @@
 use super::batch::{self, Part, Scoring};
 use super::{add_bias, dot, planes};
 use crate::format::{MAX_DIM, PackedFormat, Span};
-use crate::kernel::block::{BATCH, Heads, Room, Sums};
+use crate::kernel::block::{BATCH, BlockSums, Heads, Room};
 use crate::kernel::round::step;
 use crate::kernel::{Pages, Query, load_scales, prefetch_lines};
 use crate::pack::unpack;
@@ -69,7 +69,7 @@ pub(super) unsafe fn scores<S: Simd>(
     out: *mut f32,
 ) {
     let plane = joined.parts.len();
-    let mut channels = Channels::new();
+    let mut channels = PageScales::new();
     // SAFETY: the caller's contract; the bytes hold two planes for every head of a batch.
     unsafe {
         channels.load::<S>(format, plane, pages);
@@ -87,14 +87,14 @@ pub(super) unsafe fn scores<S: Simd>(
 }
 
 /// A page's channel scales and zeros as floats.
-struct Channels {
+struct PageScales {
     scales: [MaybeUninit<f32>; MAX_DIM + LANES],
     zeros: [MaybeUninit<f32>; MAX_DIM + LANES],
 }
 
-impl Channels {
-    fn new() -> Channels {
-        Channels {
+impl PageScales {
+    fn new() -> PageScales {
+        PageScales {
             scales: [MaybeUninit::uninit(); MAX_DIM + LANES],
             zeros: [MaybeUninit::uninit(); MAX_DIM + LANES],
         }
@@ -131,7 +131,7 @@ struct Whole<'a> {
     format: &'a PackedFormat,
     joined: &'a MixedWidth,
     query: &'a Query,
-    channels: &'a Channels,
+    channels: &'a PageScales,
     pages: Pages,
 }
 
@@ -217,7 +217,7 @@ impl<S: Simd> Scoring<S> for Whole<'_> {
     }
 
     #[inline(always)]
-    unsafe fn multiply_blocks(&self, parts: &[Part], codes: *const u8, sums: Sums, out: *mut f32) {
+    unsafe fn multiply_blocks(&self, parts: &[Part], codes: *const u8, sums: BlockSums, out: *mut f32) {
         let [first, ..] = parts else { return };
         let PackedFormat { tokens, coded, .. } = *self.format;
         let planes = if self.joined.wide > 0 { 2 } else { 1 };

@@ -52,13 +52,13 @@ mod row_major;
 
 pub(super) use row_major::scores as row_major_scores;
 
-use super::block::{self, BATCH, Heads, Room, Sums};
+use super::block::{self, BATCH, BlockSums, Heads, Room};
 use super::round::planes;
 use super::{MixedWidth, Pages, Query, by_width, load_array, prefetch_lines};
 use crate::format::{CodeMeaning, PackedFormat, Span};
 use crate::pack::unpack;
 use batch::{Part, Scoring};
-use fold::{Channels, Fold, fold_block};
+use fold::{QueryFold, SpanScales, fold_block};
 use kvant_simd::{LANES, Simd, Work};
 use std::marker::PhantomData;
 
@@ -80,7 +80,7 @@ pub(crate) unsafe fn scores<S: Simd>(
         return unsafe { mixed_width::scores::<S>(format, joined, query, pages, out) };
     }
     let folded = format.channel_scale.is_some();
-    let mut channels = Channels::new();
+    let mut channels = SpanScales::new();
     // SAFETY: the caller's contract; the bytes hold two planes of a span for every head of a batch.
     unsafe {
         let plane = format.coded.next_multiple_of(LANES);
@@ -113,7 +113,7 @@ struct Spanwise<'a> {
     /// Of the span.
     index: usize,
     /// The page's channel scales, where it has some to be folded in.
-    channels: Option<&'a Channels>,
+    channels: Option<&'a SpanScales>,
     pages: Pages,
 }
 
@@ -145,7 +145,7 @@ impl<S: Simd> Scoring<S> for Spanwise<'_> {
                 return H;
             };
             let plane = Scoring::<S>::plane(self);
-            let fold = Fold { format, query, span, channels, at: 0, len: plane, plane };
+            let fold = QueryFold { format, query, span, channels, at: 0, len: plane, plane };
             fold_block::<S, H>(&fold, head, bytes, parts)
         }
     }
@@ -162,7 +162,7 @@ impl<S: Simd> Scoring<S> for Spanwise<'_> {
     }
 
     #[inline(always)]
-    unsafe fn multiply_blocks(&self, parts: &[Part], codes: *const u8, sums: Sums, out: *mut f32) {
+    unsafe fn multiply_blocks(&self, parts: &[Part], codes: *const u8, sums: BlockSums, out: *mut f32) {
         let [first, second, ..] = parts else { return };
         let (tokens, octets) = (self.format.tokens, block::octets(self.format, self.span));
         let planes = planes(u32::from(self.span.bits));

@@ -9,10 +9,10 @@
 //! **Invariant:** a byte of the room is a code, not a number; what a page decodes to is nowhere.
 
 use super::batch::Part;
-use super::fold::{Channels, Fold, fold_block};
+use super::fold::{QueryFold, SpanScales, fold_block};
 use super::{Spanwise, add_bias, combine, dot};
 use crate::format::{MAX_DIM, PackedFormat, Side, Span};
-use crate::kernel::block::{Heads, LEAST, Room, Sums};
+use crate::kernel::block::{BlockSums, Heads, LEAST, Room};
 use crate::kernel::round::planes;
 use crate::kernel::{Pages, Query, by_heads, by_width, prefetch_lines};
 use crate::pack::unpack;
@@ -37,7 +37,7 @@ pub(crate) unsafe fn scores<S: Simd>(format: &PackedFormat, query: &Query, pages
     let spans = || format.spans.iter();
     let by_unit = query.heads >= ROWS && S::Matrix::is_there() && spans().all(|span| span.len / 8 >= LEAST);
     let folded = format.channel_scale.is_some();
-    let mut channels = Channels::new();
+    let mut channels = SpanScales::new();
     // SAFETY: the caller's contract; there is a byte for every code, and two planes for every head of a block.
     unsafe {
         let held = if folded { ROWS * 2 * format.coded } else { 0 };
@@ -46,7 +46,7 @@ pub(crate) unsafe fn scores<S: Simd>(format: &PackedFormat, query: &Query, pages
         for span in spans() {
             let Pages { page, next } = pages;
             let to = codes.add(span.first * tokens);
-            by_width!(S, span, Turn::<S> { format, span, page, next, to });
+            by_width!(S, span, RowScores::<S> { format, span, page, next, to });
             if folded {
                 channels.load::<S>(format, span, span.first, pages);
             }
@@ -99,7 +99,7 @@ unsafe fn ask_for_token_scales<S: Simd>(format: &PackedFormat, pages: Pages) {
 }
 
 /// One span's codes from units of values to bytes as keys have them.
-struct Turn<'a, S, const BITS: u32, const TABLE: bool> {
+struct RowScores<'a, S, const BITS: u32, const TABLE: bool> {
     format: &'a PackedFormat,
     span: &'a Span,
     page: *const u8,
@@ -109,7 +109,7 @@ struct Turn<'a, S, const BITS: u32, const TABLE: bool> {
     simd: PhantomData<S>,
 }
 
-impl<S: Simd, const BITS: u32, const TABLE: bool> Work<S> for Turn<'_, S, BITS, TABLE> {
+impl<S: Simd, const BITS: u32, const TABLE: bool> Work<S> for RowScores<'_, S, BITS, TABLE> {
     type Output = ();
 
     #[inline(always)]
@@ -145,7 +145,7 @@ struct Turned<'a, S> {
     format: &'a PackedFormat,
     query: &'a Query,
     /// The page's channel scales, where it has some to be folded in.
-    channels: Option<&'a Channels>,
+    channels: Option<&'a SpanScales>,
     pages: Pages,
     /// Span by span: (tiles, octets, 128).
     codes: *const u8,
@@ -177,7 +177,7 @@ impl<S: Simd> Turned<'_, S> {
             unsafe {
                 if let Some(channels) = channels {
                     let (at, len, plane) = (span.first, span.len, format.coded);
-                    let fold = Fold { format, query, span, channels, at, len, plane };
+                    let fold = QueryFold { format, query, span, channels, at, len, plane };
                     fold_block::<S, H>(&fold, head, bytes.add(span.first), to);
                 } else {
                     for h in 0..H {
@@ -223,7 +223,7 @@ impl<S: Simd> Turned<'_, S> {
     /// # Safety
     /// As the kernel it is part of; the unit is there and `ready` for so many octets, and there is room for its sums.
     #[inline(always)]
-    unsafe fn multiply_blocks(&self, parts: &Parts, sums: Sums, ready: &mut usize, out: *mut f32) {
+    unsafe fn multiply_blocks(&self, parts: &Parts, sums: BlockSums, ready: &mut usize, out: *mut f32) {
         let tokens = self.format.tokens;
         for (index, span) in self.format.spans.iter().enumerate() {
             let (place, octets) = (self.span(index), span.len / 8);

@@ -130,7 +130,7 @@ class Case:
             self.append(kernels, pdl_main)
         if self.wide is not None and len(self.wide):
             own = min(wide_grid or kernels.sms, len(self.wide) * self.kv_heads)
-            kernels.launch(f"attend_tile_{self.kernel}_d{self.d}", own, 256, self.params(own, self.wide), pdl_main)
+            kernels.launch(f"attend_tile_{self.kernel}_d{self.d}", own, 384, self.params(own, self.wide), pdl_main)
         kernels.launch(name, grid, 128, params, pdl_main or append)
         if reduce:
             if self.wide is not None:

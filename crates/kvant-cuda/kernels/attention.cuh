@@ -351,6 +351,17 @@ DEVICE void attend_exact_rows(State<D, N>& st, const AttentionParams& p, const Q
     }
 }
 
+// Sums relative to 2^m that are merged one after another: by what those before are multiplied, and those that are added; `top` moves on.
+struct Merge {
+    float kept, added;
+    DEVICE Merge() {}
+    DEVICE Merge(float& top, float m) {
+        const float next = fmaxf(top, m);
+        kept = top == next ? 1.f : ex2(top - next), added = m == next ? 1.f : ex2(m - next);
+        top = next;
+    }
+};
+
 // Where the warps of a CTA meet at the end of an item, PARTS of the channels one after the other. Of its own, beside the rings, so
 // that copies go on meanwhile.
 template <int D, int SHARE, int N, int PARTS>
@@ -405,13 +416,12 @@ struct Meeting {
                 top = m[own][h], mass = l[own][h], sum = *reinterpret_cast<const float4*>(&o[own][h * ROW + 4 * c4]);
             } else {
 #pragma unroll
-                for (int w = 0; w < WARPS; w++) top = fmaxf(top, m[w][h]);
-#pragma unroll
                 for (int w = 0; w < WARPS; w++) {
-                    const float f = m[w][h] == MINUS_INFINITY ? 0.f : ex2(m[w][h] - top);
+                    const Merge by(top, m[w][h]);
                     const float4 x = *reinterpret_cast<const float4*>(&o[w][h * ROW + 4 * c4]);
-                    mass += f * l[w][h];
-                    sum.x = fmaf(f, x.x, sum.x), sum.y = fmaf(f, x.y, sum.y), sum.z = fmaf(f, x.z, sum.z), sum.w = fmaf(f, x.w, sum.w);
+                    mass = fmaf(by.added, l[w][h], by.kept * mass);
+                    sum.x = fmaf(by.added, x.x, by.kept * sum.x), sum.y = fmaf(by.added, x.y, by.kept * sum.y);
+                    sum.z = fmaf(by.added, x.z, by.kept * sum.z), sum.w = fmaf(by.added, x.w, by.kept * sum.w);
                 }
             }
             if (split.has(column, item.rows.y)) {

@@ -1,17 +1,21 @@
 // Attention of a prompt over closed pages by wgmma: Hopper alone, so only the cubin has these kernels.
 //
-// A CTA has a tile of 128 rows, a row being a query head of a query token that reads the item's pages, and two warpgroups of 64 rows. A page
-// is unpacked once for all rows: its codes become the f16 numbers of packed.cuh in shared memory, swizzled as wgmma's right operand. Queries
-// and weights are the left operand in registers. While wgmma multiplies, the same threads unpack what comes next: values of this page while
-// scores are made, keys of the next page while values are summed up.
+// A CTA has a tile of 128 rows, a row being a query head of a query token that reads the item's pages. Two warpgroups of 64 rows each multiply
+// and weigh; a third unpacks pages ahead of them, once for all rows: codes become the f16 numbers of packed.cuh in shared memory, swizzled as
+// wgmma's right operand. Queries and weights are the left operand in registers. Scores of a page are made beside the sums of the page before, and the
+// two warpgroups take turns at it: one of them weighs while the other multiplies.
 //
 // **Invariant:** a row has the bits that decode.cuh gives its column. That is: the same products in the same k-steps (wgmma sums as mma.sync does,
 // whichever operand is left), the same folded queries and weights, the lazy maximum of ValueSums, masses by token mod 8, and four *chains*: pages w,
-// w+4, … of an item, each with maximum, mass and sums of its own, merged as Meeting merges the four warps. Chains go one after another here: the
-// sums of two wait in shared memory, those of the third mostly in registers.
+// w+4, … of an item, each with maximum, mass and sums of its own, merged one after another as Meeting merges the four warps.
 #include "packed.cuh"
+#include "barrier.cuh"
 
-constexpr int TILE_ROWS = 128, TILE_THREADS = 256;
+constexpr int TILE_ROWS = 128, TILE_CONSUMERS = 256, TILE_PRODUCERS = 128;
+// Registers of a thread: at the launch, then of either side. A CTA that asks for more than it was launched with waits for ever.
+constexpr int TILE_LAUNCH_REGISTERS = 168, PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232;
+static_assert(TILE_PRODUCERS * PRODUCER_REGISTERS + TILE_CONSUMERS * CONSUMER_REGISTERS <= (TILE_PRODUCERS + TILE_CONSUMERS) * TILE_LAUNCH_REGISTERS,
+              "no more than there are");
 
 // Shared memory. Rows of matrices have 128 bytes: 64 channels of a key, 64 tokens of a channel of values.
 template <int D, int KEY_BITS, int VALUE_BITS>
@@ -19,29 +23,50 @@ struct TileShape {
     static constexpr int GROUPS = D / 32;  // of channels that share a token's scale of values
     // A group's channels; of 4 bits 8 rows more, the offsets of even and odd rows of ValueOffset in turns.
     static constexpr int GROUP_ROWS = VALUE_BITS == 4 ? 40 : 32;
-    static constexpr int KEYS = 128 * D, VALUES = GROUPS * GROUP_ROWS * 128, KEY_SCALES = 4 * D, VALUE_SCALES = GROUPS * 128;
-    static constexpr int QUERIES = 2 * D * TILE_ROWS, CHAIN = 4 * D * TILE_ROWS, MASSES = 3 * TILE_ROWS * 8, CURSOR = 64, PLACES = TILE_THREADS / WARP * 8;
-    static constexpr int HELD = 5 * D / 16;  // sums of the third chain that stay in registers, of D / 2
-    static constexpr int CHAINS = 2 * CHAIN + 3 * CHAIN / 8, SCALES = KEY_SCALES + VALUE_SCALES;
-    static constexpr int BYTES = KEYS + VALUES + 2 * SCALES + QUERIES + CHAINS + MASSES + CURSOR + PLACES + 1024;
-    // 16-byte loads of codes, in all and of a thread.
+    static constexpr int KEYS = 128 * D, VALUES = GROUPS * GROUP_ROWS * 128, PAGE = KEYS + VALUES, KEY_SCALES = 4 * D, VALUE_SCALES = GROUPS * 128;
+    static constexpr int SCALES = KEY_SCALES + VALUE_SCALES, MERGED = 4 * D * TILE_ROWS, STAGES = 3;
+    // 16-byte loads of codes of a page, in all and of a thread, and pages that are on their way as they are.
     static constexpr int KEY_LOADS = KEY_BITS * D / 2, VALUE_LOADS = VALUE_BITS * D / 2;
-    static constexpr int OWN_KEYS = (KEY_LOADS + TILE_THREADS - 1) / TILE_THREADS, OWN_VALUES = (VALUE_LOADS + TILE_THREADS - 1) / TILE_THREADS;
+    static constexpr int OWN_KEYS = (KEY_LOADS + TILE_PRODUCERS - 1) / TILE_PRODUCERS, OWN_VALUES = (VALUE_LOADS + TILE_PRODUCERS - 1) / TILE_PRODUCERS;
+    static constexpr int RAW = (OWN_KEYS + OWN_VALUES) * TILE_PRODUCERS * 16 + SCALES, AHEAD = KEY_BITS + VALUE_BITS > 12 ? 2 : 3;
+    static constexpr int BYTES = STAGES * (PAGE + SCALES + 16) + MERGED + AHEAD * RAW + 16 + 1024;
 };
 
 #if defined(KVANT_HOST) || __CUDA_ARCH__ >= 900
 #include "wgmma.cuh"
 
-// The pages of a CTA in the order of its work: items, their chains, a chain's pages. In shared memory: registers are scarce.
+// What both sides of a CTA share.
+template <int D, int KEY_BITS, int VALUE_BITS>
+struct TileShared {
+    using S = TileShape<D, KEY_BITS, VALUE_BITS>;
+    u8 *const pages, *const scales, *const merged, *const raw;
+    Barrier *const full, *const empty, *const turns;  // turns: of either warpgroup
+    DEVICE explicit TileShared(u8* shared)
+        : pages(shared), scales(pages + S::STAGES * S::PAGE), merged(scales + S::STAGES * S::SCALES), raw(merged + S::MERGED),
+          full(reinterpret_cast<Barrier*>(raw + S::AHEAD * S::RAW)), empty(full + S::STAGES), turns(empty + S::STAGES) {}
+};
+
+// Which stage is next, and the parity of the phase in which it is filled.
+template <int STAGES>
+struct TileStage {
+    int index;
+    u32 parity;
+    DEVICE void step() {
+        if (++index == STAGES) index = 0, parity ^= 1;
+    }
+};
+
+// The pages of a CTA in the order of its work: items, their chains, a chain's pages.
 struct TileCursor {
     Place place;
     int4 run;
-    int chain, page, more;  // more: whether there is a page
-    PageEntry entry;        // of that page
+    int chain, page;
+    bool more;        // whether there is a page
+    PageEntry entry;  // of that page
 
+    DEVICE explicit TileCursor(const AttentionParams& p) : place(p), more(true) { enter(p), look_up(p); }
     DEVICE void enter(const AttentionParams& p) { run = __ldg(&p.items[place.item].run), chain = 0, page = run.y; }
     DEVICE void look_up(const AttentionParams& p) { entry = __ldg(p.table + ((u64)run.x * p.kv_heads + place.column) * p.table_stride + page); }
-    DEVICE void start(const AttentionParams& p) { place = Place(p), more = 1, enter(p), look_up(p); }
     DEVICE void step(const AttentionParams& p) {
         page += WARPS;
         while (page >= run.z) {
@@ -58,106 +83,136 @@ struct TileCursor {
     }
 };
 
-// This thread's part of a page that is on its way.
-template <class S>
-struct RawPage {
-    uint4 keys[S::OWN_KEYS], values[S::OWN_VALUES];
-};
-
+// The warpgroup that unpacks. Each of its threads copies what it will unpack itself.
 template <int D, int KEY_BITS, int VALUE_BITS>
-struct TileAttention {
+struct TileProducer {
     using S = TileShape<D, KEY_BITS, VALUE_BITS>;
     using K = KeyPage<D, KEY_BITS>;
     using V = ValuePage<D, VALUE_BITS>;
-    static constexpr int SUMS = S::GROUP_ROWS / 2;  // a thread's of a group of channels
     const AttentionParams& p;
-    u8 *const keys, *const values, *const scales, *const queries, *const chains, *const masses;
-    TileCursor& cursor;
-    const int tid, lane, g, t;
-    int turn;  // which scales are this page's: those of the next one come beside them
-    RawPage<S> raw;
-    // Of this thread's rows, g and g+8 of the warp's 16.
-    float acc[S::GROUPS][SUMS];  // [8 channels or offsets][row][channel 2t, 2t+1]
-    float m[2], l[2][2];         // masses of tokens 2t and 2t+1 mod 8
-    u32 weights[4][4];           // of a page, as A fragments
+    const TileShared<D, KEY_BITS, VALUE_BITS> shared;
+    const int tid, g, t;
+    TileCursor cursor;
+    TileStage<S::STAGES> stage;
+    int pages, turn;  // that were asked for and are not unpacked; where the next of them is
 
-    DEVICE TileAttention(const AttentionParams& p, u8* shared)
-        : p(p), keys(shared), values(keys + S::KEYS), scales(values + S::VALUES), queries(scales + 2 * S::SCALES),
-          chains(queries + S::QUERIES), masses(chains + S::CHAINS),
-          cursor(*reinterpret_cast<TileCursor*>(masses + S::MASSES)), tid(threadIdx.x), lane(tid % WARP),
-          g(lane / 4), t(lane % 4), turn(0) {}
+    DEVICE TileProducer(const AttentionParams& p, u8* memory)
+        : p(p), shared(memory), tid(threadIdx.x - TILE_CONSUMERS), g(tid % WARP / 4), t(tid % 4), cursor(p), stage{0, 1}, pages(0), turn(0) {}
 
-    DEVICE u8* key_scales() const { return scales + turn * S::SCALES; }
-    DEVICE u8* value_scales() const { return key_scales() + S::KEY_SCALES; }
-    // Asks for the cursor's page, if there is one: codes to registers, scales to the other turn's place.
-    DEVICE bool fetch() {
-        if (!cursor.more) return false;
-        const u8 *key = half_page(p.pages, cursor.entry.x), *value = half_page(p.pages, cursor.entry.y);
+    // This thread's place for load i of a page on its way.
+    DEVICE u8* raw(int of, int i) const { return shared.raw + of * S::RAW + (i * TILE_PRODUCERS + tid) * 16; }
+    // Asks for the cursor's page, if there is one.
+    DEVICE void fetch(int to) {
+        if (cursor.more) {
+            const u8 *key = half_page(p.pages, cursor.entry.x), *value = half_page(p.pages, cursor.entry.y);
 #pragma unroll
-        for (int i = 0; i < S::OWN_KEYS; i++)
-            if (S::KEY_LOADS >= TILE_THREADS || tid < S::KEY_LOADS) raw.keys[i] = load_coherent(key + K::CODES + (tid + i * TILE_THREADS) * 16);
+            for (int i = 0; i < S::OWN_KEYS; i++)
+                if (S::KEY_LOADS >= TILE_PRODUCERS || tid < S::KEY_LOADS) copy16(raw(to, i), key + K::CODES + (tid + i * TILE_PRODUCERS) * 16);
 #pragma unroll
-        for (int i = 0; i < S::OWN_VALUES; i++)
-            if (S::VALUE_LOADS >= TILE_THREADS || tid < S::VALUE_LOADS) raw.values[i] = load_coherent(value + V::CODES + (tid + i * TILE_THREADS) * 16);
-        constexpr int MORE = S::KEY_SCALES / 16, ALL = S::SCALES / 16;
-        if (tid < ALL) copy16(scales + (turn ^ 1) * S::SCALES + tid * 16, tid < MORE ? key + tid * 16 : value + V::SCALE + (tid - MORE) * 16);
-        return true;
+            for (int i = 0; i < S::OWN_VALUES; i++)
+                if (S::VALUE_LOADS >= TILE_PRODUCERS || tid < S::VALUE_LOADS) copy16(raw(to, S::OWN_KEYS + i), value + V::CODES + (tid + i * TILE_PRODUCERS) * 16);
+            constexpr int MORE = S::KEY_SCALES / 16;
+            if (tid < S::SCALES / 16) copy16(raw(to, S::OWN_KEYS + S::OWN_VALUES), tid < MORE ? key + tid * 16 : value + V::SCALE + (tid - MORE) * 16);
+            cursor.step(p);
+            pages++;
+        }
+        end_copies();
     }
     // A fragment's words, at rows `row` and the one 8 after it, 16 bytes `chunk` and the next: no two lanes meet in a bank.
-    DEVICE void put(u8* matrix, int row, int chunk, const Fragment& of) const {
+    DEVICE void put(u8* matrix, int row, int chunk, int g, const Fragment& of) const {
         u8* at = matrix + (row + g) * 128 + 4 * t;
         u32 *first = reinterpret_cast<u32*>(at + ((chunk ^ g) << 4)), *second = reinterpret_cast<u32*>(at + ((chunk + 1 ^ g) << 4));
         first[0] = of.a0, first[256] = of.a1, second[0] = of.a2, second[256] = of.a3;
     }
-    DEVICE void unpack_keys() const {
-        constexpr int STEPS = KEY_BITS == 4 ? 4 : 2;  // along k in a load
-#pragma unroll
+    DEVICE void unpack(int from) const {
+        u8 *keys = shared.pages + stage.index * S::PAGE, *values = keys + S::KEYS;
+        int g = this->g;
+        asm volatile("" : "+r"(g));  // else the places of fragments would stay in registers from page to page
+        constexpr int KEY_STEPS = KEY_BITS == 4 ? 4 : 2, VALUE_STEPS = VALUE_BITS == 4 ? 4 : 2;  // along k in a load
+#pragma unroll 1
         for (int i = 0; i < S::OWN_KEYS; i++) {
-            const int load = tid / WARP + i * (TILE_THREADS / WARP), mt = load / (D / 16 / STEPS), first = load % (D / 16 / STEPS) * STEPS;
-            if (S::KEY_LOADS < TILE_THREADS && tid >= S::KEY_LOADS) break;
+            const int load = tid / WARP + i * (TILE_PRODUCERS / WARP), mt = load / (D / 16 / KEY_STEPS), first = load % (D / 16 / KEY_STEPS) * KEY_STEPS;
+            if (S::KEY_LOADS < TILE_PRODUCERS && tid >= S::KEY_LOADS) break;
+            const uint4 w = load_shared(raw(from, i));
 #pragma unroll
-            for (int j = 0; j < STEPS; j++) {
+            for (int j = 0; j < KEY_STEPS; j++) {
                 const int ks = first + j;
-                put(keys + ks / 4 * 8192, 16 * mt, 2 * (ks % 4), Keys<D, KEY_BITS>::fragment(raw.keys[i], j));
+                put(keys + ks / 4 * 8192, 16 * mt, 2 * (ks % 4), g, Keys<D, KEY_BITS>::fragment(w, j));
             }
         }
-    }
-    DEVICE void unpack_values() const {
-        constexpr int STEPS = VALUE_BITS == 4 ? 4 : 2;
-#pragma unroll
+#pragma unroll 1
         for (int i = 0; i < S::OWN_VALUES; i++) {
-            const int load = tid / WARP + i * (TILE_THREADS / WARP), mt = load / (4 / STEPS), first = load % (4 / STEPS) * STEPS;
-            if (S::VALUE_LOADS < TILE_THREADS && tid >= S::VALUE_LOADS) break;
+            const int load = tid / WARP + i * (TILE_PRODUCERS / WARP), mt = load / (4 / VALUE_STEPS), first = load % (4 / VALUE_STEPS) * VALUE_STEPS;
+            if (S::VALUE_LOADS < TILE_PRODUCERS && tid >= S::VALUE_LOADS) break;
+            const uint4 w = load_shared(raw(from, S::OWN_KEYS + i));
 #pragma unroll
-            for (int j = 0; j < STEPS; j++) {
-                const uint4& w = raw.values[i];
+            for (int j = 0; j < VALUE_STEPS; j++) {
                 const Fragment of = VALUE_BITS == 4 ? nibbles(word(w, j)) : levels(word(w, 2 * j % 4), word(w, (2 * j + 1) % 4));
-                put(values, mt / 2 * S::GROUP_ROWS + mt % 2 * 16, 2 * (first + j), of);
+                put(values, mt / 2 * S::GROUP_ROWS + mt % 2 * 16, 2 * (first + j), g, of);
             }
         }
+        if (tid < S::SCALES / 16)
+            reinterpret_cast<uint4*>(shared.scales + stage.index * S::SCALES)[tid] = load_shared(raw(from, S::OWN_KEYS + S::OWN_VALUES));
     }
     // The rows of offsets, which stay.
     DEVICE void put_offsets() const {
-        constexpr int ALL = VALUE_BITS == 4 ? S::GROUPS * 256 : 0;
-        for (int i = tid; i < ALL; i += TILE_THREADS) {
-            const int row = i / 32 % 8;
-            reinterpret_cast<u32*>(values + (i / 256 * S::GROUP_ROWS + 32 + row) * 128)[i % 32] = row % 2 ? 0x80888088u : 0x80088008u;
+        constexpr int ALL = VALUE_BITS == 4 ? S::STAGES * S::GROUPS * 256 : 0;
+        for (int i = tid; i < ALL; i += TILE_PRODUCERS) {
+            const int row = i / 32 % 8, group = i / 256;
+            u8* values = shared.pages + group / S::GROUPS * S::PAGE + S::KEYS + (group % S::GROUPS * S::GROUP_ROWS + 32 + row) * 128;
+            reinterpret_cast<u32*>(values)[i % 32] = row % 2 ? 0x80888088u : 0x80088008u;
         }
     }
+    DEVICE void run() {
+#pragma unroll 1
+        for (int i = 0; i < S::AHEAD; i++) fetch(i);
+        put_offsets();
+#pragma unroll 1
+        for (; pages > 0; pages--) {
+            wait_copies<S::AHEAD - 1>();
+            shared.empty[stage.index].wait(stage.parity);
+            unpack(turn);
+            fetch(turn);
+            if (++turn == S::AHEAD) turn = 0;
+            fence_async();
+            shared.full[stage.index].arrive();
+            stage.step();
+        }
+    }
+};
+
+// A warpgroup that multiplies.
+template <int D, int KEY_BITS, int VALUE_BITS>
+struct TileConsumer {
+    using S = TileShape<D, KEY_BITS, VALUE_BITS>;
+    using K = KeyPage<D, KEY_BITS>;
+    static constexpr int SUMS = S::GROUP_ROWS / 2;  // a thread's of a group of channels
+    const AttentionParams& p;
+    const TileShared<D, KEY_BITS, VALUE_BITS> shared;
+    const int tid, g, t;
+    TileStage<S::STAGES> stage;  // of the page whose scores are made next
+    u32 turn;                    // the parity of this warpgroup's next one
+    // Of this thread's rows, g and g+8 of the warp's 16.
+    uint4 q[D / 16];             // as wgmma's left operand has them
+    float acc[S::GROUPS][SUMS];  // [8 channels or offsets][row][channel 2t, 2t+1]
+    float s[32], b[2];           // scores: [8 tokens][row][token 2t, 2t+1], and what is added to them
+    float m[2], l[2][2];         // masses of tokens 2t and 2t+1 mod 8
+    u32 weights[4][4];           // of a page, as A fragments
+    u32 a[2][8];                 // left operands of two groups of products in turns
+
+    DEVICE TileConsumer(const AttentionParams& p, u8* memory)
+        : p(p), shared(memory), tid(threadIdx.x), g(tid % WARP / 4), t(tid % 4), stage{0, 0}, turn(tid < TILE_CONSUMERS / 2) {}
 
     // This thread's rows of the tile.
     DEVICE int row_of(int i) const { return tid / WARP * 16 + g + 8 * i; }
-    // Rows as wgmma's left operand has them, in the place of the thread that reads them: [k-step][thread].
-    DEVICE uint4 query(int ks) const { return load_shared(queries + (ks * TILE_THREADS + tid) * 16); }
-    DEVICE void put_queries(const Item& item, const Split<true>& split, int kv) {
-        const QueryColumn of[2] = {query_at(item, split, kv, row_of(0)), query_at(item, split, kv, row_of(1))};
-#pragma unroll
-        for (int ks = 0; ks < D / 16; ks++)
-            reinterpret_cast<uint4*>(queries)[ks * TILE_THREADS + tid] = uint4{of[0][2 * ks], of[1][2 * ks], of[0][2 * ks + 1], of[1][2 * ks + 1]};
-    }
     DEVICE QueryColumn query_at(const Item& item, const Split<true>& split, int kv, int row) const {
         const u64 at = ((u64)(item.rows.x + split.token(row)) * p.kv_heads + kv) * p.group + split.head(row);
         return {reinterpret_cast<const u32*>(p.q + at * D) + t, split.has(row, item.rows.y)};
+    }
+    DEVICE void get_queries(const Item& item, const Split<true>& split, int kv) {
+        const QueryColumn of[2] = {query_at(item, split, kv, row_of(0)), query_at(item, split, kv, row_of(1))};
+#pragma unroll
+        for (int ks = 0; ks < D / 16; ks++) q[ks] = uint4{of[0][2 * ks], of[1][2 * ks], of[0][2 * ks + 1], of[1][2 * ks + 1]};
     }
 
     DEVICE void clear() {
@@ -166,48 +221,45 @@ struct TileAttention {
         m[0] = m[1] = MINUS_INFINITY;
         l[0][0] = l[0][1] = l[1][0] = l[1][1] = 0.f;
     }
-    // Starts s (row, token) = queries under the page's scales x keys: [8 tokens][row][token 2t, 2t+1].
-    DEVICE void start_scores(float (&s)[32]) const {
-        u32 a[2][8];
-#pragma unroll
-        for (int j = 0; j < D / 32; j++) {
-            const uint4 q0 = query(2 * j), q1 = query(2 * j + 1), by = load_shared(key_scales() + K::SCALE + j * 64 + t * 16);
-            if (j > 1) wgmma_wait<1>();
-            u32(&f)[8] = a[j % 2];
-            f[0] = mul_f16x2(q0.x, by.x), f[1] = mul_f16x2(q0.y, by.x), f[2] = mul_f16x2(q0.z, by.y), f[3] = mul_f16x2(q0.w, by.y);
-            f[4] = mul_f16x2(q1.x, by.z), f[5] = mul_f16x2(q1.y, by.z), f[6] = mul_f16x2(q1.z, by.w), f[7] = mul_f16x2(q1.w, by.w);
-            const u64 b = matrix_at(keys + j / 2 * 8192) + MATRIX_STEP * (2 * j % 4);
-            wgmma_fence();
-            Wgmma<64>::add(s, f, b, j > 0), Wgmma<64>::add(s, f + 4, b + MATRIX_STEP, 1);
-            wgmma_commit();
-        }
-    }
-    // Queries x the page's zeros, of both rows, as PackedCodec::zeros adds them up.
-    DEVICE void zeros(float (&b)[2]) const {
+    // Starts the scores (row, token) of the next page: queries under its scales x keys; beside them queries x zeros, of both rows, as
+    // PackedCodec::zeros adds them up.
+    DEVICE void start_scores() {
+        shared.full[stage.index].wait(stage.parity);
+        const u8 *keys = shared.pages + stage.index * S::PAGE, *scales = shared.scales + stage.index * S::SCALES;
         float z1[4] = {}, z2[4] = {};
 #pragma unroll
         for (int j = 0; j < D / 32; j++) {
-            const uint4 q0 = query(2 * j), q1 = query(2 * j + 1), z = load_shared(key_scales() + K::ZERO + j * 64 + t * 16);
+            const uint4 &q0 = q[2 * j], &q1 = q[2 * j + 1];
+            const uint4 by = load_shared(scales + K::SCALE + j * 64 + t * 16), z = load_shared(scales + K::ZERO + j * 64 + t * 16);
+            wgmma_wait<1>();  // what read this operand before
+            u32(&f)[8] = a[j % 2];
+            f[0] = mul_f16x2(q0.x, by.x), f[1] = mul_f16x2(q0.y, by.x), f[2] = mul_f16x2(q0.z, by.y), f[3] = mul_f16x2(q0.w, by.y);
+            f[4] = mul_f16x2(q1.x, by.z), f[5] = mul_f16x2(q1.y, by.z), f[6] = mul_f16x2(q1.z, by.w), f[7] = mul_f16x2(q1.w, by.w);
+            const u64 at = matrix_at(keys + j / 2 * 8192) + MATRIX_STEP * (2 * j % 4);
+            wgmma_fence();
+            Wgmma<64>::add(s, f, at, j > 0), Wgmma<64>::add(s, f + 4, at + MATRIX_STEP, 1);
+            wgmma_commit();
             mma16816(z1, q0.x, q0.y, q1.x, q1.y, z.x, z.y);
             mma16816(z2, q0.z, q0.w, q1.z, q1.w, z.z, z.w);
         }
         b[0] = (z1[0] + z2[0]) * p.scale, b[1] = (z1[2] + z2[2]) * p.scale;
+        stage.step();
     }
     // The new maximum of a row's scores, and everything relative to it.
     DEVICE void raise(int row, float x) {
         x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
         x = fmaxf(x, __shfl_xor_sync(~0u, x, 2));
-        const float a = x == m[row] ? 1.f : ex2(m[row] - x);
+        const float by = x == m[row] ? 1.f : ex2(m[row] - x);
 #pragma unroll
         for (int i = 0; i < S::GROUPS; i++)
 #pragma unroll
             for (int j = 0; j < SUMS; j++)
-                if (j / 2 % 2 == row) acc[i][j] *= a;
-        l[row][0] *= a, l[row][1] *= a;
+                if (j / 2 % 2 == row) acc[i][j] *= by;
+        l[row][0] *= by, l[row][1] *= by;
         m[row] = x;
     }
     // The softmax of a page's scores, s * lo + b, and s * hi + b of the tokens 8 after them.
-    DEVICE void soften(const float (&s)[32], const float (&b)[2], float lo, float hi) {
+    DEVICE void soften(float lo, float hi) {
         float sum[2][2];
         auto weigh = [&]() {
             bool over = false;
@@ -244,32 +296,8 @@ struct TileAttention {
 #pragma unroll
         for (int i = 0; i < 4; i++) l[i / 2][i % 2] += sum[i / 2][i % 2];
     }
-    // Starts acc += weights under the tokens' scales x values.
-    DEVICE void start_sums() {
-        u32 a[2][8];
-#pragma unroll
-        for (int i = 0; i < 2 * S::GROUPS; i++) {
-            const uint4 by = load_shared(value_scales() + i * 64 + t * 16);
-            if (i > 1) wgmma_wait<1>();
-            u32(&f)[8] = a[i % 2];
-#pragma unroll
-            for (int j = 0; j < 8; j++) f[j] = mul_f16x2(weights[i % 2 * 2 + j / 4][j % 4], word(by, j / 2));
-            const u64 b = matrix_at(values + i / 2 * S::GROUP_ROWS * 128) + MATRIX_STEP * (i % 2 * 2);
-            wgmma_fence();
-            Wgmma<S::GROUP_ROWS>::add(acc[i / 2], f, b, 1), Wgmma<S::GROUP_ROWS>::add(acc[i / 2], f + 4, b + MATRIX_STEP, 1);
-            wgmma_commit();
-        }
-    }
-    // Scores, softmax and sums of the page whose keys are unpacked and whose values are on their way, while the next one comes.
-    DEVICE void attend(int hidden, int moved) {
-        float s[32], b[2];
-        start_scores(s);
-        unpack_values();
-        const bool more = fetch();
-        zeros(b);
-        wgmma_wait<0>();
-        fence_async();
-        __syncthreads();
+    // The weights of a page's tokens, of which some are hidden.
+    DEVICE void weigh(int hidden, int moved) {
         float lo = p.scale * ROW_LO, hi = KEY_BITS == 4 ? p.scale * ROW_HI : lo;
         if (KEY_BITS == 4) {
 #pragma unroll
@@ -285,20 +313,23 @@ struct TileAttention {
             for (int i = 0; i < 32; i++)
                 if (i / 4 * 8 + 2 * t + i % 2 < hidden + (moved >> i / 2 % 2 * 16 & 0xffff)) s[i] = MINUS_INFINITY;
         }
-        soften(s, b, lo, hi);
-        start_sums();
-        if (more) unpack_keys();
-        if (more && tid == 0) cursor.step(p);
-        wgmma_wait<0>();
-        meet();
-        turn ^= 1;
+        soften(lo, hi);
     }
-    // What was unpacked and copied is there for all.
-    DEVICE void meet() const {
-        end_copies();
-        wait_copies<0>();
-        fence_async();
-        __syncthreads();
+    // Starts acc += weights under the tokens' scales x values, of the page in this stage.
+    DEVICE void start_sums(int of) {
+        const u8 *values = shared.pages + of * S::PAGE + S::KEYS, *scales = shared.scales + of * S::SCALES + S::KEY_SCALES;
+#pragma unroll
+        for (int i = 0; i < 2 * S::GROUPS; i++) {
+            const uint4 by = load_shared(scales + i * 64 + t * 16);
+            wgmma_wait<1>();  // what read this operand before
+            u32(&f)[8] = a[i % 2];
+#pragma unroll
+            for (int j = 0; j < 8; j++) f[j] = mul_f16x2(weights[i % 2 * 2 + j / 4][j % 4], word(by, j / 2));
+            const u64 at = matrix_at(values + i / 2 * S::GROUP_ROWS * 128) + MATRIX_STEP * (i % 2 * 2);
+            wgmma_fence();
+            Wgmma<S::GROUP_ROWS>::add(acc[i / 2], f, at, 1), Wgmma<S::GROUP_ROWS>::add(acc[i / 2], f + 4, at + MATRIX_STEP, 1);
+            wgmma_commit();
+        }
     }
 
     // Sum i of a chain's end: [8 channels][row][channel 2t, 2t+1].
@@ -310,113 +341,120 @@ struct TileAttention {
         const float hi = acc[group][j] + acc[group][17 % SUMS + 2 * row];
         return (hi - lo) * ROW_HI;
     }
-    DEVICE float4 four(int i) const { return make_float4(sum(i), sum(i + 1), sum(i + 2), sum(i + 3)); }
-    static DEVICE float4 four(const float* x, int i) { return make_float4(x[i], x[i + 1], x[i + 2], x[i + 3]); }
-    DEVICE float4* chain(int i) const { return reinterpret_cast<float4*>(chains + i * S::CHAIN) + tid; }
-    // Maximum and mass of a chain and of rows of this thread, where the four lanes of a row find them.
-    DEVICE float2* mass(int i, int row) const { return reinterpret_cast<float2*>(masses) + i * TILE_ROWS + row_of(row); }
-    // A row's maximum and mass; tokens in the order of Meeting::put_masses.
-    DEVICE float2 own_mass(int row) const {
+    // A row's mass; tokens in the order of Meeting::put_masses.
+    DEVICE float mass_of(int row) const {
         float sum = l[row][0] + l[row][1];
         sum += __shfl_xor_sync(~0u, sum, 1);
-        sum += __shfl_xor_sync(~0u, sum, 2);
-        return make_float2(m[row], sum);
+        return sum + __shfl_xor_sync(~0u, sum, 2);
     }
-    // The last chain with the three before it, to the partials of the item.
-    DEVICE void merge(const Place& place, const float (&held)[S::HELD]) {
-        const Split<true> split(p.group);
-        // Read again, not kept for so long.
-        const uint4 run = load_coherent(&p.items[place.item].run), rows = load_coherent(&p.items[place.item].rows);
-        float f[WARPS][2];
-        float* to[2];
+    // Where this thread's sums of the chains before wait: [8 channels][thread].
+    DEVICE float4* waiting() const { return reinterpret_cast<float4*>(shared.merged) + tid; }
+    // What the chains of an item have come to for both rows.
+    struct Merged {
+        float top[2], mass[2];
+    };
+    // Adds the chain that has ended. The last one goes on to `put(i, sums)`, others wait.
+    template <class Put>
+    DEVICE void merge(Merged& merged, bool first, Put put) const {
+        Merge by[2];
 #pragma unroll
         for (int row = 0; row < 2; row++) {
-            const float2 of[WARPS] = {*mass(0, row), *mass(1, row), *mass(2, row), own_mass(row)};
-            float top = MINUS_INFINITY, sum_of = 0.f;
-#pragma unroll
-            for (int w = 0; w < WARPS; w++) top = fmaxf(top, of[w].x);
-#pragma unroll
-            for (int w = 0; w < WARPS; w++) {
-                f[w][row] = of[w].x == MINUS_INFINITY ? 0.f : ex2(of[w].x - top);
-                sum_of += f[w][row] * of[w].y;
-            }
-            const int column = row_of(row);
-            to[row] = nullptr;
-            if (!split.has(column, rows.y)) continue;
-            const u64 slot = run.w + split.token(column) * rows.w, at = (slot * p.kv_heads + place.column) * p.group + split.head(column);
-            to[row] = p.part_o + at * D + 2 * t;
-            if (t == 0) __stcg(&p.part_ml[at], make_float2(top, sum_of));
+            by[row] = Merge(merged.top[row], m[row]);
+            merged.mass[row] = fmaf(by[row].added, mass_of(row), by[row].kept * merged.mass[row]);
         }
 #pragma unroll
         for (int i = 0; i < D / 8; i++) {
-            const float4 a = chain(0)[i * TILE_THREADS], b = chain(1)[i * TILE_THREADS];
-            const float4 c = 4 * i < S::HELD ? four(held, 4 * i % S::HELD) : chain(2)[(i - S::HELD / 4) * TILE_THREADS], d = four(4 * i);
-            const float x[4][4] = {{a.x, a.y, a.z, a.w}, {b.x, b.y, b.z, b.w}, {c.x, c.y, c.z, c.w}, {d.x, d.y, d.z, d.w}};
-            float y[4] = {};
-#pragma unroll
-            for (int w = 0; w < WARPS; w++)
-#pragma unroll
-                for (int j = 0; j < 4; j++) y[j] = fmaf(f[w][j / 2], x[w][j], y[j]);
-#pragma unroll
-            for (int row = 0; row < 2; row++)
-                if (to[row]) __stcg(reinterpret_cast<float2*>(to[row] + 8 * i), make_float2(y[2 * row], y[2 * row + 1]));
+            const float4 before = first ? make_float4(0.f, 0.f, 0.f, 0.f) : waiting()[i * TILE_CONSUMERS];
+            put(i, make_float4(fmaf(by[0].added, sum(4 * i), by[0].kept * before.x), fmaf(by[0].added, sum(4 * i + 1), by[0].kept * before.y),
+                               fmaf(by[1].added, sum(4 * i + 2), by[1].kept * before.z), fmaf(by[1].added, sum(4 * i + 3), by[1].kept * before.w)));
         }
+    }
+    // The last chain, to the partials of the item.
+    DEVICE void write(Merged& merged, const Place& place, const Item& item, const Split<true>& split) const {
+        u64 at[2];
+        bool has[2];
+#pragma unroll
+        for (int row = 0; row < 2; row++) {
+            const int column = row_of(row);
+            has[row] = split.has(column, item.rows.y);
+            at[row] = ((u64)(item.run.w + split.token(column) * item.rows.w) * p.kv_heads + place.column) * p.group + split.head(column);
+        }
+        merge(merged, false, [&](int i, const float4& x) {
+            if (has[0]) __stcg(reinterpret_cast<float2*>(p.part_o + at[0] * D + 2 * t + 8 * i), make_float2(x.x, x.y));
+            if (has[1]) __stcg(reinterpret_cast<float2*>(p.part_o + at[1] * D + 2 * t + 8 * i), make_float2(x.z, x.w));
+        });
+#pragma unroll
+        for (int row = 0; row < 2; row++)
+            if (t == 0 && has[row]) __stcg(&p.part_ml[at[row]], make_float2(merged.top[row], merged.mass[row]));
     }
 
     DEVICE void run() {
-        put_offsets();
-        if (tid == 0) cursor.start(p);
-        __syncthreads();
-        fetch();
-        unpack_keys();
-        meet();
-        turn ^= 1;
-        if (tid == 0) cursor.step(p);
-        __syncthreads();
-        Place& own = *(reinterpret_cast<Place*>(masses + S::MASSES + S::CURSOR) + tid / WARP);  // this warp's: all lanes write the same
 #pragma unroll 1
-        for (Place place(p); place.in(p); place = own, place.step(p), __syncwarp()) {
-            own = place;
-            __syncwarp();
+        for (Place place(p); place.in(p); place.step(p)) {
             const Item item = load_item(p, place);
             const Split<true> split(p.group);
-            put_queries(item, split, place.column);
+            get_queries(item, split, place.column);
             const int last = item.rows.y - 1;
             auto slid = [&](int row) { return item.rows.z * min(split.token(row_of(row)), last); };
             const int moved = slid(0) | slid(1) << 16;  // by how much the window's begin has moved for both rows, in one register
-            float held[S::HELD];
+            int pages = item.run.z - item.run.y;        // whose scores are not made yet
+            auto next = [&]() {
+                if (pages-- > 0) start_scores();
+            };
+            Merged merged = {{MINUS_INFINITY, MINUS_INFINITY}, {0.f, 0.f}};
+            next();
+            wgmma_wait<0>();
 #pragma unroll 1
             for (int w = 0; w < WARPS; w++) {
                 clear();
-                const uint4 of = load_coherent(&p.items[own.item].run), seen = load_coherent(&p.items[own.item].seen);  // as `merge` does
-                int hidden = (int)seen.x - w * PAGE_TOKENS;
+                int hidden = item.seen.x - w * PAGE_TOKENS;
 #pragma unroll 1
-                for (int left = ((int)(of.z - of.y) - w + WARPS - 1) / WARPS; left > 0; left--, hidden -= WARPS * PAGE_TOKENS) attend(hidden, moved);
-                if (w == WARPS - 1) break;
-#pragma unroll
-                for (int row = 0; row < 2; row++) *mass(w, row) = own_mass(row);  // the same from all four lanes
-                if (w == 2) {
-#pragma unroll
-                    for (int i = 0; i < S::HELD; i++) held[i] = sum(i);
-#pragma unroll
-                    for (int i = S::HELD / 4; i < D / 8; i++) chain(2)[(i - S::HELD / 4) * TILE_THREADS] = four(4 * i);
-                } else {
-#pragma unroll
-                    for (int i = 0; i < D / 8; i++) chain(w)[i * TILE_THREADS] = four(4 * i);
+                for (int left = (item.run.z - item.run.y - w + WARPS - 1) / WARPS; left > 0; left--, hidden -= WARPS * PAGE_TOKENS) {
+                    weigh(hidden, moved);
+                    const int here = stage.index ? stage.index - 1 : S::STAGES - 1;
+                    shared.turns[tid / (TILE_CONSUMERS / 2)].wait(turn);
+                    turn ^= 1;
+                    start_sums(here);
+                    next();
+                    if (tid % WARP == 0) shared.turns[tid / (TILE_CONSUMERS / 2) ^ 1].arrive();
+                    wgmma_wait<0>();
+                    __syncwarp();
+                    if (tid % WARP == 0) shared.empty[here].arrive();
                 }
+                if (w == WARPS - 1) break;
+                merge(merged, w == 0, [&](int i, const float4& x) { waiting()[i * TILE_CONSUMERS] = x; });
             }
-            merge(own, held);
+            write(merged, place, item, split);
         }
     }
 };
 
-#define TILE(NAME, D, KEY_BITS, VALUE_BITS)                                                                                                 \
-    extern "C" __global__ void __launch_bounds__(TILE_THREADS, 1) NAME(const __grid_constant__ AttentionParams p) {                         \
-        DYNAMIC_SHARED(memory);                                                                                                             \
-        pdl_wait();                                                                                                                         \
-        TileAttention<D, KEY_BITS, VALUE_BITS>(p, memory + (1024 - (shared_address(memory) & 1023)) % 1024).run();                          \
-        pdl_trigger();                                                                                                                      \
-    }                                                                                                                                       \
+template <int D, int KEY_BITS, int VALUE_BITS>
+DEVICE void attend_tile(const AttentionParams& p) {
+    using S = TileShape<D, KEY_BITS, VALUE_BITS>;
+    DYNAMIC_SHARED(dynamic);
+    u8* const memory = dynamic + (1024 - (shared_address(dynamic) & 1023)) % 1024;
+    if (threadIdx.x == 0) {
+        const TileShared<D, KEY_BITS, VALUE_BITS> shared(memory);
+        for (int i = 0; i < S::STAGES; i++) shared.full[i].init(TILE_PRODUCERS), shared.empty[i].init(TILE_CONSUMERS / WARP);
+        for (int i = 0; i < 2; i++) shared.turns[i].init(TILE_CONSUMERS / 2 / WARP);
+    }
+    __syncthreads();
+    pdl_wait();
+    if (threadIdx.x >= TILE_CONSUMERS) {
+        fewer_registers<PRODUCER_REGISTERS>();
+        TileProducer<D, KEY_BITS, VALUE_BITS>(p, memory).run();
+    } else {
+        more_registers<CONSUMER_REGISTERS>();
+        TileConsumer<D, KEY_BITS, VALUE_BITS>(p, memory).run();
+    }
+    pdl_trigger();
+}
+
+#define TILE(NAME, D, KEY_BITS, VALUE_BITS)                                                                                 \
+    extern "C" __global__ void __launch_bounds__(TILE_CONSUMERS + TILE_PRODUCERS, 1) NAME(const __grid_constant__ AttentionParams p) {         \
+        attend_tile<D, KEY_BITS, VALUE_BITS>(p);                                                                            \
+    }                                                                                                                       \
     extern "C" __device__ const int NAME##_shared = TileShape<D, KEY_BITS, VALUE_BITS>::BYTES;
 #else
 #define TILE(NAME, D, KEY_BITS, VALUE_BITS) extern "C" __device__ const int NAME##_shared = TileShape<D, KEY_BITS, VALUE_BITS>::BYTES;

@@ -48,6 +48,9 @@ void meet_cta() {
     if (++cta_arrived == alive) cta_arrived = 0, cta_generation++;
     wait_for(cta_generation, generation);
 }
+void wait_phase(const int& phase, u32 parity) {
+    if ((phase & 1) == (int)parity) wait_for(phase, phase);
+}
 static const struct Numbers {
     float of[1 << 16];
     Numbers() {

@@ -46,6 +46,7 @@ extern Index thread, block, threads, grid;
 extern u8* dynamic_shared;
 const Message* meet(const Message& mine);  // waits for the whole warp; the messages of its lanes
 void meet_cta();
+void wait_phase(const int& phase, u32 parity);  // until that of this parity has ended
 float number(u16 half);
 u16 half(float number);
 inline int lane() { return thread.x % WARP; }
@@ -179,6 +180,18 @@ template <int N> struct Wgmma {
         }
     }
 };
+struct alignas(8) Barrier {
+    int phase;
+    short count, left;
+    void init(int n) { phase = 0, count = left = (short)n; }
+    void arrive() {
+        if (left <= 0) std::abort();
+        if (--left == 0) left = count, phase++;
+    }
+    void wait(u32 parity) { host::wait_phase(phase, parity); }
+};
+template <int N> inline void fewer_registers() {}
+template <int N> inline void more_registers() {}
 inline uint4 load_rows(const u16* row, bool turned) {
     host::Message m = {};
     std::memcpy(m.a, &row, sizeof row);

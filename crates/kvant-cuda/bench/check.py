@@ -146,7 +146,7 @@ def encode(kernels, say, dims=DIMS):
             coded = [memory.put(torch.zeros_like(x)) for x in want]
             jobs, turn = torch.stack([*exact, *coded], -1).view(-1, 4).contiguous(), P.signs(d, dev)
             refused = torch.zeros(1, dtype=torch.int32, device=dev)
-            kernels.launch(f"encode_{codec}_d{d}", len(jobs), 128, pack("4Q", memory.bytes, jobs, turn, refused))
+            kernels.launch(f"encode_{codec}_d{d}", (len(jobs), 2), 256, pack("4Q", memory.bytes, jobs, turn, refused))
             kernels.synchronize()
             read = lambda units, size: torch.stack([memory.bytes[u * P.UNIT:u * P.UNIT + size] for u in units.flatten().tolist()])
             different = [int((read(u, w.shape[-1]) != w.reshape(-1, w.shape[-1])).sum()) for u, w in zip(coded, want)]
@@ -182,7 +182,7 @@ def encode_klt(kernels, say, dims=(64, 128)):
         refused, table, sizes = torch.zeros(1, dtype=torch.int32, device=dev), klt.forward_table(bases).to(dev), klt.widths_table(lists, dev, page)
         turn = P.signs(d, dev)
         kernels.launch(f"encode_klt{'_p128' if pair > 1 else ''}_d{d}", len(key_jobs), 128, pack("6Q", memory.bytes, key_jobs, owners, table, sizes, refused))
-        kernels.launch(f"encode_v4_d{d}", len(value_jobs), 128, pack("4Q", memory.bytes, value_jobs, turn, refused))
+        kernels.launch(f"encode_v4_d{d}", len(value_jobs), 256, pack("4Q", memory.bytes, value_jobs, turn, refused))
         kernels.synchronize()
         different = []
         for h in range(heads + 1):
@@ -204,7 +204,7 @@ def fixtures(kernels, say, dims=(64, 80, 128)):
         memory = P.Memory(1 << 20, kernels.dev)
         places = [memory.put(x) for x in P.pack_exact(rows, rows)] + [memory.put(torch.zeros_like(x).to(kernels.dev)) for x in want]
         jobs, turn, refused = torch.stack(places, -1).view(-1, 4).contiguous(), P.signs(d, kernels.dev), torch.zeros(1, dtype=torch.int32, device=kernels.dev)
-        kernels.launch(f"encode_{codec}_d{d}", 1, 128, pack("4Q", memory.bytes, jobs, turn, refused))
+        kernels.launch(f"encode_{codec}_d{d}", (1, 2), 256, pack("4Q", memory.bytes, jobs, turn, refused))
         kernels.synchronize()
         got = [memory.bytes[u.item() * P.UNIT:u.item() * P.UNIT + w.numel()].cpu() for u, w in zip(places[2:], want)]
         different = [int((a != b.flatten()).sum()) for a, b in zip(got, want)]

@@ -1,18 +1,18 @@
 // Exact pages to pages of codes, bit for bit what kvant-codec writes (`ch4` and `ch8` keys, `rot4g32` and `sym8g32` values), dealt for
 // the device's lanes.
 //
-// One CTA of 128 threads per page and kv head. How scales are chosen is known to fit.cuh alone.
+// A CTA of 256 threads for each side of a page and kv head. How scales are chosen is known to fit.cuh alone.
 #include "fit.cuh"
 #include "walsh.cuh"
 
 struct EncodeParams {
     u8* pages;           // page memory
-    const uint4* jobs;   // (grid): half pages by unit: exact keys, exact values; coded keys, coded values
+    const uint4* jobs;   // (grid along x): half pages by unit: exact keys, exact values; coded keys, coded values
     const float* signs;  // (D) sign / sqrt(D); values of 4 bits alone are turned
     int* refused;        // the largest 1 + job whose numbers cannot be stored
 };
 
-constexpr int ENCODE_THREADS = 128;
+constexpr int ENCODE_THREADS = 256;
 
 // Codes of a page [row][along k] as words of A fragments (pages.cuh): a word of 4 bits has steps c, r and e; of 8 bits r and e.
 // `in_load` steps along k are neighbours for a lane.
@@ -68,6 +68,7 @@ struct EncodeShared {
     float rows[ENCODE_THREADS / WARP][LANES ? 4 : D];
 };
 
+// Grid: (pages, sides: keys and values, or values alone where keys have no bits).
 template <int D, int KEY_BITS, int VALUE_BITS>
 DEVICE void encode(const EncodeParams& p) {
     constexpr int PART = part_of(D);
@@ -90,28 +91,31 @@ DEVICE void encode(const EncodeParams& p) {
     pdl_trigger();
 
     if constexpr (KEY_BITS > 0) {
-        bring(job.x);
-        for (int c = tid; c < D; c += ENCODE_THREADS) {
-            auto x = [&](int token) { return f16_to_f32(exact[Exact<D>::key_at(token, c)]); };
-            const Scale s = channel_scale<KEY_BITS>(x);
-            const float inverse = inverse_of(s.scale);
-            for (int token = 0; token < PAGE_TOKENS; token++) {
-                bad |= !storable(x(token));
-                codes[token][c] = code_of((x(token) - s.zero) * inverse, 0.f, (float)((1 << KEY_BITS) - 1));
+        if (blockIdx.y == 0) {
+            bring(job.x);
+            for (int c = tid; c < D; c += ENCODE_THREADS) {
+                auto x = [&](int token) { return f16_to_f32(exact[Exact<D>::key_at(token, c)]); };
+                const Scale s = channel_scale<KEY_BITS>(x);
+                const float inverse = inverse_of(s.scale);
+                for (int token = 0; token < PAGE_TOKENS; token++) {
+                    bad |= !storable(x(token));
+                    codes[token][c] = code_of((x(token) - s.zero) * inverse, 0.f, (float)((1 << KEY_BITS) - 1));
+                }
+                bad |= !storable(s.scale) || !storable(s.zero);
+                u8* own = keys + c / PART * K::HALF;
+                reinterpret_cast<u16*>(own + K::SCALE)[scale_at<PART>(c % PART)] = f32_to_f16(s.scale);
+                reinterpret_cast<u16*>(own + K::ZERO)[zero_at<PART>(c % PART)] = f32_to_f16(s.zero);
             }
-            bad |= !storable(s.scale) || !storable(s.zero);
-            u8* own = keys + c / PART * K::HALF;
-            reinterpret_cast<u16*>(own + K::SCALE)[scale_at<PART>(c % PART)] = f32_to_f16(s.scale);
-            reinterpret_cast<u16*>(own + K::ZERO)[zero_at<PART>(c % PART)] = f32_to_f16(s.zero);
+            __syncthreads();
+            for (int part = 0; part < D / PART; part++) {
+                auto key_code = [&](int token, int channel) { return codes[token][part * PART + channel]; };
+                u32* key_words = reinterpret_cast<u32*>(keys + part * K::HALF + K::CODES);
+                if constexpr (K::BY_STEP) deal_steps<KEY_BITS>(key_words, PART, tid, key_code);
+                else deal<KEY_BITS, KEY_BITS == 4 ? 4 : 2>(key_words, PAGE_TOKENS, PART, tid, key_code);
+            }
+            if (bad) atomicMax(p.refused, 1 + (int)blockIdx.x);
+            return;
         }
-        __syncthreads();
-        for (int part = 0; part < D / PART; part++) {
-            auto key_code = [&](int token, int channel) { return codes[token][part * PART + channel]; };
-            u32* key_words = reinterpret_cast<u32*>(keys + part * K::HALF + K::CODES);
-            if constexpr (K::BY_STEP) deal_steps<KEY_BITS>(key_words, PART, tid, key_code);
-            else deal<KEY_BITS, KEY_BITS == 4 ? 4 : 2>(key_words, PAGE_TOKENS, PART, tid, key_code);
-        }
-        __syncthreads();
     }
 
     bring(job.y);

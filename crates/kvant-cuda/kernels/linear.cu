@@ -83,6 +83,10 @@ DEVICE void linear_few(const LinearParams& p, const Span& of, int cta, int ctas)
     stage_activations<(sizeof(raw) > 120 ? 1 : 2)>(x, p, of, count);
     for (int i = threadIdx.x; i < rest * 2 * pair; i += FEW_WARPS * WARP) x[parts * 2 * pair + i] = {0u, 0u, 0u, 0u};
     __syncthreads();
+    // Of one token: what this thread's first sum is added to, asked for long before.
+    const int first_row = (cta + threadIdx.x / 16 * ctas) * 16 + threadIdx.x % 16;
+    float before = 0.f;
+    if (COUNT == 1 && p.accumulate && threadIdx.x < tiles * 16 && first_row < p.rows) before = p.y[(u64)of.first * p.rows + first_row];
     const uint4* const own = x + (COUNT == 1 ? 0 : min(g, count - 1) * 4) + t;
 #pragma unroll 1
     while (now.tile < tiles) {
@@ -120,7 +124,10 @@ DEVICE void linear_few(const LinearParams& p, const Span& of, int cta, int ctas)
         const float* s = sums + tile * segments * 16 * count + at;
         float sum = 0.f;
         for (int k = 0; k < segments; k++) sum += s[k * 16 * count];
-        if (row < p.rows) p.put((u64)(of.first + at / 16) * p.rows + row, sum);
+        if (row >= p.rows) continue;
+        const u64 to = (u64)(of.first + at / 16) * p.rows + row;
+        if (COUNT == 1 && i == threadIdx.x) p.y[to] = p.accumulate ? fmaf(p.scale, sum, before) : p.scale * sum;
+        else p.put(to, sum);
     }
 }
 // One token. Grid: (CTAs).

@@ -59,16 +59,23 @@ extern "C" __global__ void __launch_bounds__(256) activate_rows(const __grid_con
     pdl_wait();
     pdl_trigger();
     const float* gate = p.inner + (u64)blockIdx.x * (p.gated ? 2 : 1) * p.channels;
-    for (int i = blockIdx.y * blockDim.x + threadIdx.x; i < p.channels; i += gridDim.y * blockDim.x) {
-        const float x = p.gate_scale * gate[i], up = p.gated ? gate[p.channels + i] : 1.f;
-        float y;
-        if (p.limit > 0.f) {
-            const float g = fminf(x, p.limit), u = fminf(fmaxf(up, -p.limit), p.limit);
-            y = g / (1.f + ex2(-p.alpha * g * LOG2_E)) * (u + 1.f);
-        } else {
-            y = activate(x, p.activation) * up;
-        }
-        p.y[(u64)blockIdx.x * p.channels + i] = f32_to_f16(y);
+    u16* const out = p.y + (u64)blockIdx.x * p.channels;
+    auto inner = [&](float gate, float up) {
+        const float x = p.gate_scale * gate;
+        if (!(p.limit > 0.f)) return activate(x, p.activation) * up;
+        const float g = fminf(x, p.limit), u = fminf(fmaxf(up, -p.limit), p.limit);
+        return g / (1.f + ex2(-p.alpha * g * LOG2_E)) * (u + 1.f);
+    };
+    const int first = blockIdx.y * blockDim.x + threadIdx.x, step = gridDim.y * blockDim.x;
+    if (p.channels % 4) {
+        for (int i = first; i < p.channels; i += step) out[i] = f32_to_f16(inner(gate[i], p.gated ? gate[p.channels + i] : 1.f));
+        return;
+    }
+    for (int i = first; i < p.channels / 4; i += step) {
+        const float4 x = reinterpret_cast<const float4*>(gate)[i];
+        const float4 up = p.gated ? reinterpret_cast<const float4*>(gate + p.channels)[i] : make_float4(1.f, 1.f, 1.f, 1.f);
+        reinterpret_cast<uint2*>(out)[i] =
+            make_uint2(pack_f16x2(inner(x.x, up.x), inner(x.y, up.y)), pack_f16x2(inner(x.z, up.z), inner(x.w, up.w)));
     }
 }
 
@@ -135,6 +142,10 @@ struct Turn<D, 1> {  // none
     DEVICE Turn(const TurnParams&, int, int, int) {}
 };
 
+// Of the sum of squares over a head.
+template <int D>
+DEVICE float inverse_rms(float squares, float eps) { return rsqrtf(__fadd_rn(__fdiv_rn(squares, D), eps)); }
+
 // Grid: (rows, heads + 2 kv_heads); D threads, and as many more as make whole warps; PARTS times as many where queries are turned.
 template <int D, int PARTS>
 DEVICE void append(const AppendParams& p, const TurnParams& turning) {
@@ -150,7 +161,7 @@ DEVICE void append(const AppendParams& p, const TurnParams& turning) {
     if (!is_query && !is_value) x *= p.key_scale;
     const float* norm = is_query ? p.q_norm : is_value ? p.v_norm : p.k_norm;
     const float eps = is_query ? p.q_eps : is_value ? p.v_eps : p.k_eps;
-    auto normed = [&](float x) { return x * rsqrtf(over_cta(part ? 0.f : x * x, scratch) / D + eps) * (beyond ? 0.f : __ldg(norm + c)); };
+    auto normed = [&](float x) { return x * inverse_rms<D>(over_cta(part ? 0.f : __fmul_rn(x, x), scratch), eps) * (beyond ? 0.f : __ldg(norm + c)); };
     if (norm && (is_value || !p.norm_last)) x = normed(x);
     if (!is_value && c < 2 * p.pairs && part == 0) {
         // Partners exchange numbers; all threads of the rotated part are here.
@@ -195,6 +206,80 @@ APPEND(128, 128)
 APPEND(192, 192)
 APPEND(256, 256)
 APPEND(512, 512)
+
+// The same for many rows: a warp for a head, whose lanes have channels lane, lane + 32, …; squares are added up in the order of `over_cta`. Grid: (rows,
+// heads + 2 kv_heads over the warps of a CTA).
+constexpr int APPEND_WARPS = 8;  // at most
+template <int D>
+DEVICE void append_many(const AppendParams& p) {
+    constexpr int OWN = D / WARP;
+    __shared__ float heads[APPEND_WARPS][OWN * WARP];
+    const int row = blockIdx.x, h = blockIdx.y * (blockDim.x / WARP) + threadIdx.x / WARP, lane = threadIdx.x % WARP, kv = h - p.heads;
+    const bool is_query = h < p.heads, is_value = kv >= p.kv_heads;
+    float* const head = heads[threadIdx.x / WARP];
+    pdl_wait();
+    pdl_trigger();
+    static_assert(D % WARP == 0, "as many channels for each lane");
+    const int at = is_query ? h * p.q_step : is_value ? p.v_at + (kv - p.kv_heads) * p.kv_step : p.k_at + kv * p.kv_step;
+    const float* from = p.qkv + (u64)row * p.stride + at + lane;
+    float x[OWN];
+#pragma unroll
+    for (int i = 0; i < OWN; i++) {
+        x[i] = from[WARP * i];
+        if (!is_query && !is_value) x[i] *= p.key_scale;
+    }
+    const float* norm = is_query ? p.q_norm : is_value ? p.v_norm : p.k_norm;
+    const float eps = is_query ? p.q_eps : is_value ? p.v_eps : p.k_eps;
+    auto normed = [&]() {
+        float sum = 0.f;
+#pragma unroll
+        for (int i = 0; i < OWN; i++) sum += over_warp(__fmul_rn(x[i], x[i]), [](float a, float b) { return a + b; });
+        const float r = inverse_rms<D>(sum, eps);
+#pragma unroll
+        for (int i = 0; i < OWN; i++) x[i] = x[i] * r * __ldg(norm + WARP * i + lane);
+    };
+    if (norm && (is_value || !p.norm_last)) normed();
+    if (!is_value && p.pairs) {
+#pragma unroll
+        for (int i = 0; i < OWN; i++) head[WARP * i + lane] = x[i];
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < OWN; i++) {
+            const int c = WARP * i + lane, pair = p.neighbours ? c / 2 : c % p.pairs;
+            if (c >= 2 * p.pairs) continue;
+            const bool second = p.neighbours ? c % 2 : c >= p.pairs;
+            const float other = head[p.neighbours ? c ^ 1 : second ? c - p.pairs : c + p.pairs];
+            const float2 turn = __ldg(p.turns + (u64)row * p.pairs + pair);
+            x[i] = __fadd_rn(__fmul_rn(x[i], turn.x), __fmul_rn(other, second ? turn.y : -turn.y));
+        }
+    }
+    if (norm && !is_value && p.norm_last) normed();
+    const float gain = is_query && p.gains ? __ldg(p.gains + row) : 1.f;
+    PageEntry entry = {};
+    int4 target = {};
+    if (!is_query) {
+        target = __ldg(p.targets + row);
+        entry = __ldg(p.exact + ((u64)target.x * p.kv_heads + kv % p.kv_heads) * p.exact_stride + target.y);
+    }
+    u16* const page = reinterpret_cast<u16*>(p.pages + (u64)(is_value ? entry.y : entry.x) * UNIT);
+    u16* const q = p.q + ((u64)row * p.heads + h) * D;
+    bool bad = false;
+#pragma unroll
+    for (int i = 0; i < OWN; i++) {
+        const int c = WARP * i + lane;
+        if (is_query && p.gains) x[i] *= gain;
+        const u16 y = f32_to_f16(x[i]);
+        bad |= !(fabsf(f16_to_f32(y)) <= 65504.f);
+        if (is_query) q[c] = y;
+        else page[is_value ? Exact<D>::value_at(target.z, c) : Exact<D>::key_at(target.z, c)] = y;
+    }
+    if (bad) atomicMax(p.refused, 1 + row);
+}
+#define APPEND_MANY(D) \
+    extern "C" __global__ void __launch_bounds__(WARP * APPEND_WARPS) append_many_d##D(const __grid_constant__ AppendParams p) { append_many<D>(p); }
+APPEND_MANY(64)
+APPEND_MANY(128)
+APPEND_MANY(256)
 struct AppendTurnParams {
     AppendParams append;
     TurnParams turn;

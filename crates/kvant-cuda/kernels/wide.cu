@@ -40,6 +40,7 @@ DEVICE void barrier_arrive(u32 b) { asm volatile("mbarrier.arrive.shared::cta.b6
 DEVICE void barrier_wait(u32 b, u32 parity) {
     asm volatile("{\n .reg .pred p;\nL_%=: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n @!p bra L_%=;\n}" ::"r"(b), "r"(parity) : "memory");
 }
+
 DEVICE void tensor_copy(u32 to, const TensorMap* map, u32 barrier, int c0, int c1) {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];"
                  ::"r"(to), "l"(map), "r"(barrier), "r"(c0), "r"(c1) : "memory");
@@ -147,15 +148,21 @@ struct Walk {
             for (int i = 0; i < M / 2; i++) sum[i] += acc[i];
         }
         const int row = at.panel * 128 + threadIdx.x / 32 * 16 + lane / 4, first = at.token + 2 * (lane % 4);
+        // Sum `index` and where it goes, for those that there are.
+        auto each = [&](auto use) {
 #pragma unroll
-        for (int i = 0; i < M / 8; i++)
+            for (int i = 0; i < M / 8; i++)
 #pragma unroll
-            for (int e = 0; e < 2; e++) {
-                if (first + 8 * i + e >= p.tokens) continue;
-                const u64 to = (u64)(first + 8 * i + e) * p.rows + row;
-                if (row < p.rows) p.put(to, sum[4 * i + e]);
-                if (row + 8 < p.rows) p.put(to + 8, sum[4 * i + 2 + e]);
-            }
+                for (int e = 0; e < 2; e++) {
+                    if (first + 8 * i + e >= p.tokens) continue;
+                    float* to = p.y + (u64)(first + 8 * i + e) * p.rows + row;
+                    if (row < p.rows) use(4 * i + e, to);
+                    if (row + 8 < p.rows) use(4 * i + 2 + e, to + 8);
+                }
+        };
+        // What they are added to is asked for all at once: a store may be to where a later load is from, so the compiler would wait for each.
+        if (p.accumulate) each([&](int index, const float* from) { acc[index] = *from; });
+        each([&](int index, float* to) { *to = p.accumulate ? fmaf(p.scale, sum[index], acc[index]) : p.scale * sum[index]; });
     }
 };
 

@@ -41,8 +41,11 @@ use crate::pass::SlicePlan;
 use crate::plan::Item;
 use crate::recorder::Recorder;
 
-/// Rows from which on a warp merges the partials of a row and head.
-const MANY_ROWS: usize = 16;
+/// Rows from which on a warp, not a CTA, merges the partials of a row and head, and appends a head of a row.
+pub(crate) const MANY_ROWS: usize = 16;
+
+/// Threads of a CTA of `kernels/encode.cu`.
+const ENCODE_THREADS: u32 = 256;
 
 /// What the queries of a layer are, and where everything lies that they read and write.
 pub(crate) struct Attend<'a> {
@@ -161,12 +164,15 @@ pub(crate) fn encode(
     words: Address,
     (pages, refused): (Address, Address),
 ) {
+    let planned = slot.planned.is_some();
     let mut launch = |name: String, jobs: usize, params: Encoding| {
-        let launch = Launch { grid: (jobs as u32, 1), threads: 128, shared: 0, early: false };
+        let launch = |sides, threads| Launch { grid: (jobs as u32, sides), threads, shared: 0, early: false };
         match params {
             _ if jobs == 0 => {}
-            Encoding::Plain(params) => recorder.launch(&name, launch, params),
-            Encoding::Planned(params) => recorder.launch(&name, launch, params),
+            Encoding::Plain(params) => {
+                recorder.launch(&name, launch(if planned { 1 } else { 2 }, ENCODE_THREADS), params);
+            }
+            Encoding::Planned(params) => recorder.launch(&name, launch(1, 128), params),
         }
     };
     let (dim, at) = (slot.dim, words + jobs.at);

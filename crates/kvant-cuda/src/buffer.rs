@@ -157,6 +157,44 @@ impl Pinned {
         std::array::from_fn(|word| unsafe { self.at.cast::<i32>().add(word).read_volatile() })
     }
 
+    /// Writes bytes from its place `at` on, and from there to the card after all that was put on the stream.
+    ///
+    /// # Safety
+    /// The range is memory of the card. The place is not written again, nor the memory given back, before the stream has come so far.
+    pub(crate) unsafe fn send(&mut self, at: usize, to: Address, bytes: &[u8]) -> Result<(), OpenError> {
+        assert!(at + bytes.len() <= self.bytes);
+        // SAFETY: the memory is ours and that long, and the card does not read this place.
+        let own = unsafe { std::slice::from_raw_parts_mut(self.at.add(at), bytes.len()) };
+        own.copy_from_slice(bytes);
+        // SAFETY: the caller's contract.
+        unsafe { upload(&self.card, to, own) }
+    }
+
+    /// Begins to read some bytes of a buffer.
+    ///
+    /// # Safety
+    /// Nothing else is done with it before the stream has come so far.
+    pub(crate) unsafe fn begin_read(&mut self, from: &Buffer, range: Range<usize>) -> Result<(), OpenError> {
+        let bytes = range.len();
+        assert!(bytes <= self.bytes && range.end <= from.bytes());
+        self.card.bind()?;
+        // SAFETY: the memory is ours, that long and initialised, and nobody else refers to it.
+        let own = unsafe { std::slice::from_raw_parts_mut(self.at, bytes) };
+        // SAFETY: the range is of that buffer; the rest is the caller's contract.
+        unsafe { result::memcpy_dtoh_async(own, from.address() + range.start as u64, self.card.stream()) }
+            .map_err(failed("copying from the card"))
+    }
+
+    /// Its first bytes.
+    ///
+    /// # Safety
+    /// The card writes nothing there.
+    pub(crate) unsafe fn bytes_at_start(&self, bytes: usize) -> &[u8] {
+        assert!(bytes <= self.bytes);
+        // SAFETY: the memory is ours, initialised and that long; the rest is the caller's contract.
+        unsafe { std::slice::from_raw_parts(self.at, bytes) }
+    }
+
     /// Reads some bytes of a buffer, and waits for them.
     pub(crate) fn read(&mut self, from: &Buffer, range: Range<usize>) -> Result<&[u8], OpenError> {
         let bytes = range.len();

@@ -3,6 +3,7 @@
 
 use crate::kernels::{Form, MODULES, Module};
 use crate::product::Limits;
+use crate::profile::Profile;
 use crate::tensor_map::WideMaps;
 use cudarc::driver::{CudaContext, CudaStream, DriverError, result, sys};
 use std::collections::HashMap;
@@ -98,6 +99,7 @@ pub struct CudaGpu {
     limits: Limits,
     modules: Vec<sys::CUmodule>,
     kernels: HashMap<String, Kernel>,
+    pub(crate) profile: Profile,
 }
 
 // SAFETY: handles of the driver's, which any thread may use that has made the context current.
@@ -154,6 +156,7 @@ impl CudaGpu {
             limits,
             modules: Vec::new(),
             kernels: HashMap::new(),
+            profile: Profile::default(),
         };
         for module in &MODULES {
             card.load(module)?;
@@ -362,6 +365,11 @@ impl CudaGpu {
             Some(kernel) if kernel.shared > 113 << 10 => 1,
             _ => 2,
         }
+    }
+
+    /// What a kernel is called.
+    pub(crate) fn kernel_name(&self, kernel: Kernel) -> Option<&str> {
+        self.kernels.iter().find(|(_, own)| **own == kernel).map(|(name, _)| name.as_str())
     }
 
     /// A kernel by its name.

@@ -44,6 +44,8 @@ pub mod plan;
 mod planned;
 pub mod product;
 #[cfg(feature = "cuda")]
+mod profile;
+#[cfg(feature = "cuda")]
 mod program;
 #[cfg(feature = "cuda")]
 mod recorder;
@@ -53,6 +55,8 @@ mod recurrent;
 mod residual;
 #[cfg(feature = "cuda")]
 mod run;
+#[cfg(feature = "cuda")]
+mod staging;
 #[cfg(feature = "cuda")]
 mod streams;
 pub mod table;
@@ -85,6 +89,8 @@ pub use network::{CudaNetwork, PassOptions};
 #[cfg(feature = "cuda")]
 pub use pages::CudaPages;
 pub use plan::{Decoding, Item, Slots, StepPlan};
+#[cfg(feature = "cuda")]
+pub use profile::ProfileRow;
 pub use table::{PageEntry, PageTable};
 #[cfg(feature = "cuda")]
 pub use tensors::{CardCache, CardLayer, CardPass, CardQueries, CardTensor, TensorNumber};

@@ -6,11 +6,14 @@ use crate::device::{CudaGpu, OpenError};
 use crate::jobs::{EncodeJobs, TakeError, add_jobs, take_pages};
 use crate::outputs::{Found, Head, Slice};
 use crate::pages::CudaPages;
+use crate::params::Address;
 use crate::pass::{Kinds, Part, PassParams, PassPlan, SLICE, SlotPlan, closed_pages, reading, slot_pages};
+use crate::profile::Stage;
 use crate::program::Program;
 use crate::recorder::{Graphs, Recorder};
 use crate::recurrent::StatePlan;
 use crate::run::{PassBuffers, Run, fit};
+use crate::staging::Staging;
 use crate::tables::PageTables;
 use crate::top::TopPlan;
 use crate::unread::{Unread, check_marks};
@@ -61,6 +64,7 @@ struct Work {
     graphs: Graphs,
     out: Option<Pinned>,
     params: PassParams,
+    staging: Staging,
     unread: Unread,
     launches: usize,
 }
@@ -97,6 +101,7 @@ impl CudaNetwork {
             graphs,
             out: None,
             params: PassParams::default(),
+            staging: Staging::new(card),
             unread: Unread::default(),
             launches: 0,
         };
@@ -241,7 +246,7 @@ impl CudaNetwork {
 
 impl Network for CudaNetwork {
     fn forward(&self, pass: Pass<'_>, sequences: &mut [&mut Sequence]) -> Result<Outputs, StateError> {
-        let stage = trace_span!("plan").entered();
+        let stage = Stage::new(&self.card, "plan", trace_span!("plan").entered());
         let mut batch = Batch::of(sequences, &*self.pages)?;
         let layout = Arc::clone(&batch.layout);
         let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
@@ -287,22 +292,20 @@ impl Network for CudaNetwork {
         let (layer_ids_at, positions_at) = self.extra_words(&mut words, pass.ids(), &spans);
         let mut plan = PassPlan { ids_at, layer_ids_at, positions_at, wanted_at, is_step, ..plan };
         let states = self.enter_pages(&mut words, &mut plan, kept, &spans, sequences)?;
-        let vocabulary = self.program.widths.vocabulary;
         drop(stage);
-        let stage = trace_span!("settle").entered();
-        let Work { buffers, out, unread, .. } = &mut *work;
-        unread.settle(&self.card, buffers.as_ref(), out, vocabulary).map_err(device_error)?;
-        unread.check(&lineages, &spans)?;
-        drop(stage);
-        let stage = trace_span!("record").entered();
-        let Work { buffers, caches, graphs, out, params, unread, launches, .. } = &mut *work;
+        let stage = Stage::new(&self.card, "record", trace_span!("record").entered());
+        let Work { buffers, caches, graphs, out, params, staging, unread, launches } = &mut *work;
         let Some(kept) = caches.first_mut() else { return Err(device_error("no cache")) };
         *params = words;
         let words = &*params;
         self.fit(buffers, &plan, top.as_ref(), words.as_bytes().len()).map_err(device_error)?;
         let Some(buffers) = buffers.as_ref() else { return Err(device_error("no buffers")) };
-        kept.tables.send(&self.card).map_err(device_error)?;
-        buffers.plan.upload(0, words.as_bytes()).map_err(device_error)?;
+        unread.check(&lineages, &spans)?;
+        let changes = kept.tables.changes(&self.card).map_err(device_error)?;
+        let mut pieces: Vec<(Address, &[u8])> = changes.iter().map(|(at, bytes)| (*at, &bytes[..])).collect();
+        pieces.push((buffers.plan.address(), words.as_bytes()));
+        // SAFETY: tables have room for their changes, and `fit` gave the plan its size.
+        unsafe { staging.send(&pieces) }.map_err(device_error)?;
         buffers.out.clear(buffers.layout.marks..buffers.layout.logits).map_err(device_error)?;
 
         let widths = self.program.widths;
@@ -357,7 +360,7 @@ impl Network for CudaNetwork {
         let mut found = Found::default();
         let mut first = 0;
         loop {
-            let stage = trace_span!("launch").entered();
+            let stage = Stage::new(&self.card, "launch", trace_span!("launch").entered());
             let rows = (wanted.len() - first).min(SLICE);
             if rows > 0 {
                 run.logits(first, rows);
@@ -368,15 +371,20 @@ impl Network for CudaNetwork {
             *launches += run.recorder.len();
             // SAFETY: every launch has the struct of its kernel, over buffers that `fit` and the plan gave their sizes.
             unsafe { run.recorder.submit(graphs.as_deref_mut()) }.map_err(device_error)?;
+            drop(stage);
             if first == 0 {
                 self.pages.copy_rows(&states.copies).map_err(device_error)?;
+                // The pass before, whose place this one has taken on the stream.
+                let _stage = Stage::new(&self.card, "settle", trace_span!("settle").entered());
+                unread.settle().map_err(device_error)?;
+                unread.check(&lineages, &spans)?;
             }
             if wanted.is_empty() && !shows {
-                unread.add(spans, lineages, &kept.layout);
+                let of = (spans, lineages);
+                unread.add(&self.card, buffers, of, &kept.layout).map_err(device_error)?;
                 break;
             }
-            drop(stage);
-            let _stage = trace_span!("wait").entered();
+            let _stage = Stage::new(&self.card, "wait", trace_span!("wait").entered());
             let slice = Slice { buffers, first, rows, width: widths.vocabulary, top: top.as_ref() };
             let head = Head { scale: self.program.head_scale, cap: self.program.head_cap };
             let marks = found.read(out, &self.card, &slice, &head, &accept).map_err(device_error)?;

@@ -11,6 +11,7 @@ use crate::mapping::Mapping;
 use crate::memory::PageMemory;
 use crate::params::{Address, ClearParams};
 use crate::recorder::Recorder;
+use crate::staging::Staging;
 use cudarc::driver::result;
 use kvant_cache::{ArenaError, PageId, PageKind, PageStore, PageUse, RowsCopy, Usage};
 use kvant_codec::format::{Linear, PageFormat, Rotation};
@@ -79,6 +80,7 @@ struct State {
     /// Pages that are to be zero before anything is done with them: unit and units.
     stale: HashMap<u32, u32, BuildHasherDefault<UnitHasher>>,
     list: Option<Buffer>,
+    staging: Staging,
     /// What went wrong where nothing could be said; the next pass says it.
     fault: Option<String>,
 }
@@ -118,6 +120,7 @@ impl CudaPages {
             deals: Vec::new(),
             stale: HashMap::default(),
             list: None,
+            staging: Staging::new(card),
             fault: None,
         };
         let label = card.label();
@@ -209,7 +212,8 @@ impl State {
             Some(list) => list,
             None => Buffer::new(card, bytes.len().next_power_of_two())?,
         };
-        list.upload(0, &bytes)?;
+        // SAFETY: the list is at least that long.
+        unsafe { self.staging.send(&[(list.address(), &bytes)])? };
         let mut recorder = Recorder::new(card);
         let launch = Launch { grid: ((bytes.len() / 8) as u32, 1), threads: 128, shared: 0, early: false };
         recorder.launch(

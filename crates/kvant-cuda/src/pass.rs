@@ -24,7 +24,8 @@ pub(crate) const SLICE: usize = 32;
 /// Rows that attend at once, so that their partial sums have a bound.
 const ATTENDING: usize = 128;
 
-/// The same where they attend by tiles of a prompt: as many as have no more partial sums than [`ATTENDING`] rows of any length, at most so many.
+/// The same where they attend by tiles of a prompt: as many as have no more partial sums than twice [`ATTENDING`] rows of any length, at most so
+/// many. Each slice ends with processors that wait for the last tile.
 const ATTENDING_BY_TILES: usize = 1024;
 
 /// Words that sections of the list start at a multiple of.
@@ -274,7 +275,7 @@ pub(crate) fn slices(
         0 => ATTENDING,
         _ => {
             let most = queries.iter().map(|query| query.partials(split)).max().unwrap_or(1);
-            let rows = ATTENDING * MAX_PARTIALS / most;
+            let rows = 2 * ATTENDING * MAX_PARTIALS / most;
             (rows - rows % PAGE_TOKENS).clamp(ATTENDING, ATTENDING_BY_TILES)
         }
     };

@@ -2,6 +2,7 @@
 
 use crate::device::{CudaGpu, Kernel, Launch, OpenError, failed};
 use crate::params::WideParams;
+use crate::profile::run_timed;
 use crate::tensor_map::{WideMaps, wide_maps};
 use crate::weights::WeightType;
 use cudarc::driver::result::stream::StreamKind;
@@ -99,6 +100,12 @@ impl<'a> Recorder<'a> {
         }
         self.card.bind()?;
         let launches = std::mem::take(&mut self.launches);
+        if self.card.profile.is_on() {
+            let (card, stream) = (self.card, self.card.stream());
+            let kernels = launches.iter().map(|launch| launch.kernel);
+            // SAFETY: the caller's contract.
+            return run_timed(card, kernels, |at| unsafe { run(card, stream, &launches[at..=at]) });
+        }
         match graphs {
             // SAFETY: the caller's contract.
             Some(graphs) if launches.len() >= WORTH_A_GRAPH => unsafe { graphs.run(self.card, launches) },

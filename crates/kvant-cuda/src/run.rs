@@ -1,6 +1,6 @@
 //! A pass under way: the blocks of a program noted one after another.
 
-use crate::attend::{Attend, encode};
+use crate::attend::{Attend, MANY_ROWS, encode};
 use crate::buffer::Buffer;
 use crate::cache::{LayoutPages, SlotPages};
 use crate::device::{CudaGpu, Launch, OpenError};
@@ -336,7 +336,14 @@ impl Run<'_> {
         let grid = (self.plan.rows, of.heads + if of.is_view() { 0 } else { 2 * of.kv_heads });
         let threads = slot.dim.next_multiple_of(32) as u32;
         let Some(planned) = &slot.planned else {
-            return self.launch(&format!("append_d{}", slot.dim), grid, threads, params);
+            let many = format!("append_many_d{}", slot.dim);
+            if grid.0 < MANY_ROWS || self.recorder.card().kernel(&many).is_none() {
+                return self.launch(&format!("append_d{}", slot.dim), grid, threads, params);
+            }
+            // Warps of a CTA have a head each.
+            let warps = 1 << grid.1.trailing_zeros().min(3);
+            let grid = (grid.0, grid.1 / warps);
+            return self.launch(&many, grid, 32 * warps as u32, params);
         };
         let turn =
             TurnParams { y: b.turned.address(), bias: b.bias.address(), bases: planned.query.address() };

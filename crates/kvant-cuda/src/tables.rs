@@ -72,8 +72,9 @@ impl PageTables {
         Ok(())
     }
 
-    /// Sends what has changed.
-    pub(crate) fn send(&mut self, card: &Arc<CudaGpu>) -> Result<(), OpenError> {
+    /// What has changed and where it belongs, with memory for it.
+    pub(crate) fn changes(&mut self, card: &Arc<CudaGpu>) -> Result<Vec<(Address, Vec<u8>)>, OpenError> {
+        let mut changes = Vec::new();
         for SlotTable { table, device } in self.tables.iter_mut().flatten() {
             let mut changed = table.take_changed();
             let bytes = size_of_val(table.entries());
@@ -88,11 +89,11 @@ impl PageTables {
                 }
             };
             let words = table.entries()[changed.clone()].iter().flatten();
-            let bytes: Vec<u8> = words.flat_map(|word| word.to_le_bytes()).collect();
-            buffer.upload(size_of::<PageEntry>() * changed.start, &bytes)?;
+            let at = buffer.address() + (size_of::<PageEntry>() * changed.start) as u64;
+            changes.push((at, words.flat_map(|word| word.to_le_bytes()).collect()));
             *device = Some(buffer);
         }
-        Ok(())
+        Ok(changes)
     }
 
     /// Address of a slot's table (seats, kv_heads, stride), and its stride.

@@ -1,12 +1,12 @@
 //! Passes that give nothing back, such as all chunks of a prompt but the last: nobody waits for them, so the host plans the next pass
-//! while the card computes.
+//! and puts it on the stream while the card computes.
 //!
-//! What such a pass could not store is said by the next pass of the sequence, before it computes anything.
+//! What such a pass could not store is said by the next pass of the sequence, which then stores nothing either.
 
 use crate::buffer::Pinned;
 use crate::device::{CudaGpu, OpenError};
-use crate::outputs::{Found, Head, Slice};
 use crate::run::PassBuffers;
+use crate::staging::Event;
 use kvant_cache::{CacheError, CacheLayout, StateError};
 use kvant_device::Span;
 use std::collections::VecDeque;
@@ -22,11 +22,16 @@ const FAULTS: usize = 1024;
 #[derive(Default)]
 pub(crate) struct Unread {
     pass: Option<UnreadPass>,
+    /// Where its marks come to.
+    marks: Option<Pinned>,
     /// The latest first.
     faults: VecDeque<Fault>,
 }
 
 struct UnreadPass {
+    /// The end of the pass, and bytes of its marks.
+    end: Event,
+    marks: usize,
     spans: Vec<Span>,
     lineages: Lineages,
     layout: Arc<CacheLayout>,
@@ -41,24 +46,34 @@ struct Fault {
 }
 
 impl Unread {
-    /// Notes a pass that nobody waits for.
-    pub(crate) fn add(&mut self, spans: Vec<Span>, lineages: Lineages, layout: &Arc<CacheLayout>) {
-        self.pass = Some(UnreadPass { spans, lineages, layout: Arc::clone(layout) });
-    }
-
-    /// Waits for the noted pass and reads what it could not store. The buffers must still be those of that pass.
-    pub(crate) fn settle(
+    /// Notes a pass that nobody waits for. The one before it is settled.
+    pub(crate) fn add(
         &mut self,
         card: &Arc<CudaGpu>,
-        buffers: Option<&PassBuffers>,
-        out: &mut Option<Pinned>,
-        width: usize,
+        buffers: &PassBuffers,
+        (spans, lineages): (Vec<Span>, Lineages),
+        layout: &Arc<CacheLayout>,
     ) -> Result<(), OpenError> {
-        let (Some(pass), Some(buffers)) = (self.pass.take(), buffers) else { return Ok(()) };
-        let slice = Slice { buffers, first: 0, rows: 0, width, top: None };
-        let head = Head { scale: 1.0, cap: None };
-        let marks = Found::default().read(out, card, &slice, &head, &|_, _| false)?;
-        if let Some((sequence, layer)) = refused(&marks, &pass.layout, &pass.spans) {
+        let range = buffers.layout.marks..buffers.layout.headers;
+        let bytes = range.len();
+        let marks = match &mut self.marks {
+            Some(marks) if marks.bytes() >= bytes => marks,
+            small => small.insert(Pinned::new(card, bytes)?),
+        };
+        // SAFETY: they are read once the event has come, and given back after the stream was waited for.
+        unsafe { marks.begin_read(&buffers.out, range)? };
+        let end = Event::record(card)?;
+        self.pass = Some(UnreadPass { end, marks: bytes, spans, lineages, layout: Arc::clone(layout) });
+        Ok(())
+    }
+
+    /// Waits for the noted pass and reads what it could not store.
+    pub(crate) fn settle(&mut self) -> Result<(), OpenError> {
+        let (Some(pass), Some(marks)) = (self.pass.take(), &self.marks) else { return Ok(()) };
+        pass.end.wait()?;
+        // SAFETY: the card has written them.
+        let marks = unsafe { marks.bytes_at_start(pass.marks) };
+        if let Some((sequence, layer)) = refused(marks, &pass.layout, &pass.spans) {
             let (lineage, start) = (pass.lineages[sequence], pass.spans[sequence].start);
             self.faults.truncate(FAULTS - 1);
             self.faults.push_front(Fault { lineage, start, layer });
@@ -75,6 +90,14 @@ impl Unread {
             }
         }
         Ok(())
+    }
+}
+
+impl Drop for Unread {
+    fn drop(&mut self) {
+        if let Some(pass) = &self.pass {
+            let _ = pass.end.wait(); // a lost card copies nothing
+        }
     }
 }
 

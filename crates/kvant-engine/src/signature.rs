@@ -92,8 +92,9 @@ fn numerics_of(version: u32) -> Numerics {
 /// weights of 8 bits, as on the CPU, where the adapter has integer dot products.
 const GPU_NUMERICS: u32 = 2;
 
-/// As [`NUMERICS`], of products on CUDA cards alone. 1: weights are f16 numbers in every product, summed in segments of 1,024 channels.
-const CUDA_NUMERICS: u32 = 1;
+/// As [`NUMERICS`], of products on CUDA cards alone. 1: weights are f16 numbers in every product, summed in segments of 1,024 channels. 2:
+/// squares of a head's numbers are rounded before they are added up.
+const CUDA_NUMERICS: u32 = 2;
 
 /// The same of a device, by its name: adapters differ, and so may versions of their drivers, which are part of no name.
 pub(crate) fn device_numerics(device: &str) -> Numerics {

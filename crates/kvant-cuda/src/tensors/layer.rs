@@ -2,7 +2,7 @@
 
 use super::{CardCache, CardPass, PassError, PlanKey, Work};
 use crate::attend::{Attend, encode};
-use crate::buffer::Pinned;
+use crate::buffer::{Pinned, upload};
 use crate::cache::LayoutPages;
 use crate::device::Launch;
 use crate::jobs::{EncodeJobs, TakeError, add_jobs, take_pages};
@@ -150,7 +150,10 @@ impl CardLayer {
         let exact_at = words.add(table);
         cache.pages.prepare(jobs.pages()).map_err(device)?;
         let jobs = add_jobs(&mut words, of, &jobs).map_err(device)?;
-        tables.send(card)?;
+        for (at, bytes) in tables.changes(card)? {
+            // SAFETY: tables have room for their changes.
+            unsafe { upload(card, at, &bytes)? };
+        }
         let words = words.as_bytes();
         fit(card, &mut work.words, words.len())?;
         work.words.upload(0, words)?;

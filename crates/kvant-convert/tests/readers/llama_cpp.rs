@@ -17,7 +17,7 @@ const TYPES: [&str; 6] = ["q4_k_m", "q6_k", "iq4_xs", "iq4_nl", "q2_k", "q3_k"];
 
 /// Rows of whole super-blocks, which the fixtures are too narrow for.
 const SHAPE: Shape = Shape {
-    layers: 8,
+    layers: 2,
     hidden: 512,
     heads: 8,
     kv_heads: 4,
@@ -29,10 +29,13 @@ const SHAPE: Shape = Shape {
     context: 256,
 };
 
+/// Enough layers for a mix of types. Roundings of activations add up from layer to layer, so logits are those of [`SHAPE`].
+const DEEP: Shape = Shape { layers: 8, ..SHAPE };
+
 /// A model of random weights.
-fn made(place: &Path) -> PathBuf {
-    let path = place.join("source.gguf");
-    fs::write(&path, synth::model(&SHAPE, WeightType::F16, 7).unwrap().to_bytes().unwrap()).unwrap();
+fn made(place: &Path, shape: &Shape) -> PathBuf {
+    let path = place.join(format!("source-{}.gguf", shape.layers));
+    fs::write(&path, synth::model(shape, WeightType::F16, 7).unwrap().to_bytes().unwrap()).unwrap();
     path
 }
 
@@ -40,7 +43,7 @@ fn made(place: &Path) -> PathBuf {
 fn sources(place: &Path) -> Vec<PathBuf> {
     let named = std::env::var_os("KVANT_MODELS");
     let named = named.iter().flat_map(std::env::split_paths);
-    std::iter::once(made(place)).chain(named).collect()
+    std::iter::once(made(place, &SHAPE)).chain(named).collect()
 }
 
 /// Writes a model with other weights.
@@ -68,15 +71,18 @@ fn script(name: &str, arguments: &[&OsStr]) -> String {
     said.trim().to_owned()
 }
 
-/// Both engines compute the same logits of a file.
+/// Both engines compute the same logits of a file, and of its weights in f32.
 fn is_computed_alike(path: &Path) {
     let ids: Vec<u32> = (0..48).map(|i| 3 + i * 37 % 251).collect();
     let list: Vec<String> = ids.iter().map(u32::to_string).collect();
-    let expected = path.with_added_extension("logits");
-    fs::write(&expected, bytes(&logits(&Checkpoint::open(path).unwrap(), &ids))).unwrap();
-    let mut arguments = vec![path.as_os_str(), expected.as_os_str()];
+    let checkpoint = Checkpoint::open(path).unwrap();
+    let [expected, plain] = ["logits", "f32.gguf"].map(|end| path.with_added_extension(end));
+    fs::write(&expected, bytes(&logits(&checkpoint, &ids))).unwrap();
+    convert(&checkpoint, "f32", &plain);
+    let mut arguments = vec![path.as_os_str(), plain.as_os_str(), expected.as_os_str()];
     arguments.extend(list.iter().map(OsStr::new));
     println!("{}: {}", path.display(), script("compute.py", &arguments));
+    fs::remove_file(plain).unwrap();
 }
 
 #[test]
@@ -94,21 +100,36 @@ fn llama_cpp_computes_what_kvant_computes() {
     }
 }
 
+/// Two mixes whose layers have the same types here and there, with llama.cpp's numbers of them.
+const MIXES: [(&str, &str); 2] = [("q4_k_m", "15"), ("q5_k_m", "17")];
+
+fn quantize(source: &Path, to: &Path, kind: &str) {
+    script("quantize.py", &[source.as_os_str(), to.as_os_str(), OsStr::new(kind)]);
+}
+
 #[test]
 fn kvant_computes_what_llama_cpp_quantizes() {
     let place = tempfile::tempdir().unwrap();
-    let source = made(place.path());
-    let checkpoint = Checkpoint::open(&source).unwrap();
-    // The numbers are llama.cpp's; the layers of these two mixes have the same types here and there.
-    for (name, kind) in [("q4_k_m", "15"), ("q5_k_m", "17")] {
-        let own = place.path().join(format!("{name}.gguf"));
-        convert(&checkpoint, name, &own);
+    let source = made(place.path(), &SHAPE);
+    for (name, kind) in MIXES {
         let theirs = place.path().join(format!("llama.cpp-{name}.gguf"));
-        script("quantize.py", &[source.as_os_str(), theirs.as_os_str(), OsStr::new(kind)]);
+        quantize(&source, &theirs, kind);
         is_computed_alike(&theirs);
-        let (own, theirs) = (Checkpoint::open(own).unwrap(), Checkpoint::open(theirs).unwrap());
+    }
+}
+
+#[test]
+fn llama_cpp_gives_the_same_types_to_the_layers_of_a_mix() {
+    let place = tempfile::tempdir().unwrap();
+    let source = made(place.path(), &DEEP);
+    let checkpoint = Checkpoint::open(&source).unwrap();
+    for (name, kind) in MIXES {
+        let paths = ["own", "theirs"].map(|whose| place.path().join(format!("{whose}-{name}.gguf")));
+        convert(&checkpoint, name, &paths[0]);
+        quantize(&source, &paths[1], kind);
+        let [own, theirs] = paths.map(|path| Checkpoint::open(path).unwrap());
         let layers: Vec<&str> = own.names().filter(|tensor| tensor.starts_with("blk.")).collect();
-        assert!(layers.len() > SHAPE.layers * 8, "{layers:?}");
+        assert!(layers.len() > DEEP.layers * 8, "{layers:?}");
         for tensor in layers {
             let types = [&own, &theirs].map(|file| file.tensor(tensor).unwrap().dtype());
             assert_eq!(types[0], types[1], "{name}: {tensor}");

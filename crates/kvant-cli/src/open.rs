@@ -52,7 +52,7 @@ pub fn locate(model: &str) -> Result<Place, Failure> {
             kvant_hub::sidecar(&name).filter(|kind| !kind.contains("MTP")).filter(|_| path.is_file())
         {
             return Err(Failure::new(format!(
-                "{model}: this is an {kind} and not a model; name the model that it belongs to, whose text side runs"
+                "{model}: this is an {kind}, not a model; name the model it belongs to: its text side runs"
             )));
         }
         return Ok(Place::Here(path.to_path_buf()));
@@ -62,9 +62,7 @@ pub fn locate(model: &str) -> Result<Place, Failure> {
         || model.starts_with("../")
         || (!model.contains(':') && [".gguf", ".safetensors", ".json"].iter().any(|e| model.ends_with(e)));
     if is_path {
-        return Err(Failure::new(format!(
-            "{model}: no such file; `kvant models` lists the models that are here"
-        )));
+        return Err(Failure::new(format!("{model}: no such file; `kvant models` lists downloaded models")));
     }
     let name = ModelName::parse(model).map_err(|error| match meant(model) {
         Some(near) => Failure::new(format!("there is no model {model}; did you mean {near}?")),
@@ -83,7 +81,7 @@ fn say_unverified(model: &str) {
     if let Some(short) = name.short().filter(|short| !short.is_verified) {
         let (repo, quant) = (short.repo, short.quant);
         eprintln!(
-            "note: {name} stands for {repo}:{quant}, which is unverified: nobody has fetched it under this name yet"
+            "note: {name} stands for {repo}:{quant}, which is unverified: it was never downloaded under this name"
         );
     }
 }
@@ -158,7 +156,9 @@ fn with_flag(note: &OpenNote) -> String {
             flag(*kind)
         ),
         OpenNote::ShorterContext { context, usual } => {
-            format!("memory allows a context of {context} tokens, not the model's own {usual}")
+            format!(
+                "the context is {context} tokens, not the model's own {usual}: more does not fit in memory"
+            )
         }
         note => note.to_string(),
     }
@@ -178,10 +178,10 @@ fn smaller(available: u64, on_device: bool) -> String {
 pub fn failure(error: &OpenError) -> Failure {
     Failure::new(match error {
         OpenError::TooFewPositions { kind: ContextKind::Context, asked, limit } => {
-            format!("--ctx {asked}: this model has learned {limit} positions and cannot read beyond them")
+            format!("--ctx {asked}: this model was trained with {limit} positions and cannot read more")
         }
         OpenError::TooFewPositions { kind: ContextKind::Window, asked, limit } => format!(
-            "--window {asked}: this model has learned {limit} positions, and tokens beyond have none; use --ctx"
+            "--window {asked}: this model was trained with {limit} positions and cannot stream beyond them; use --ctx"
         ),
         OpenError::ExceedsCap { kind, tokens, needed, cap, longest } => {
             let advice = match longest {

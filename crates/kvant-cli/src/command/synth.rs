@@ -30,8 +30,7 @@ lfm2-1.2b, qwen3.5-0.8b and qwen3.6-27b. They are written as a Hugging Face
 folder in half precision; quantize them while they load (`kvant bench hybrid
 --weights int4`).
 
-The text of such a model makes no sense. Its speed is that of a trained model of
-the same shape.";
+Such a model writes nonsense, at the speed of a trained model of the same shape.";
 
 /// Arguments of `kvant synth`.
 #[derive(Args)]
@@ -183,7 +182,7 @@ impl Synth {
         ];
         if sizes.iter().any(Option::is_some) || self.untied {
             return Err(Failure::new(
-                "sizes can be changed in the shapes of Llamas only; write a config.json and name it with --config",
+                "sizes can be changed only for Llama shapes; for others write a config.json and pass it with --config",
             ));
         }
         let model = Described::new(config, self.seed)?;

@@ -42,7 +42,7 @@ pub async fn rerank(Asked { app, caller, mut fields }: Asked) -> Answered {
     let jobs = Jobs::embed(served, app.limits(), tokens, Pooling::Mean, &caller).await?;
     let (vectors, prompt) = jobs.vectors(count).await?;
     let Some((query, rest)) = vectors.split_first() else {
-        return Err(ApiError::bad("there is nothing to rank"));
+        return Err(ApiError::bad("documents is empty"));
     };
     // Vectors have length 1.
     let score =

@@ -112,7 +112,7 @@ impl Convert {
             )));
         }
         interrupt::catch()?;
-        let path = open::find_or_pull(&self.model)?;
+        let path = open::find_or_fetch(&self.model)?;
         let checkpoint = Checkpoint::open(&path)?;
         if let Some(dtype) = kvant_convert::quantised(&checkpoint) {
             eprintln!(

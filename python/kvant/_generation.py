@@ -25,11 +25,11 @@ class Sampling(TypedDict, total=False):
     top_p: float
     #: Keep tokens at least this fraction as likely as the most likely one [0.05].
     min_p: float
-    #: Above 1, makes tokens that were used lately less likely [1].
+    #: Penalty for recent tokens; above 1 makes them less likely [1].
     repetition_penalty: float
-    #: Subtracted from a token's logit for each time it was used lately [0].
+    #: Penalty for each recent use of a token, subtracted from its logit [0].
     frequency_penalty: float
-    #: Subtracted from a token's logit if it was used lately [0].
+    #: Penalty for a token that was used recently, subtracted from its logit [0].
     presence_penalty: float
     #: How many of the last tokens the penalties look at; None for all [64].
     penalty_window: int | None
@@ -39,27 +39,27 @@ class Sampling(TypedDict, total=False):
     top_n_sigma: float
     #: XTC: how often the most likely tokens are cut but for the last that reaches the threshold [0].
     xtc_probability: float
-    #: XTC: the least probability of a likely token [0.1].
+    #: XTC: tokens with at least this probability are likely [0.1].
     xtc_threshold: float
     #: Dynamic temperature: so much less and more than the temperature; 0 for a fixed one [0].
     dynatemp_range: float
-    #: Dynamic temperature: the exponent of the entropy's share [1].
+    #: Dynamic temperature: exponent applied to the normalized entropy [1].
     dynatemp_exponent: float
     #: 2 for mirostat 2.0, which takes the place of all cuts [0].
     mirostat: int
     #: Mirostat: target surprisal (entropy), in bits [5].
     mirostat_tau: float
-    #: Mirostat: how fast its bound moves [0.1].
+    #: Mirostat: learning rate [0.1].
     mirostat_eta: float
     #: DRY: the penalty of a token that goes on with a repeated sequence of the allowed length [0].
     dry_multiplier: float
-    #: DRY: the factor by which the penalty grows with every further token [1.75].
+    #: DRY: factor by which the penalty grows with each token of the sequence [1.75].
     dry_base: float
-    #: DRY: sequences of so many tokens are penalised, and longer ones more [2].
+    #: DRY: shortest repeated sequence that is penalized, in tokens; longer ones more [2].
     dry_allowed_length: int
     #: DRY: how many of the last tokens are looked at; None for all [None].
     dry_penalty_last_n: int | None
-    #: Do not let the model end the text [False].
+    #: Do not let the model end the text (ignore end-of-text tokens) [False].
     ignore_eos: bool
     #: Steps of the sampler in their order, with ; between them; those left out are not done.
     samplers: str

@@ -155,7 +155,7 @@ fn planned(
     let check = Check { model: &model, plan: &plan, windows: &windows.other };
     let tried = search(goal, &parts, &check, &mut tell).map_err(failed)?;
     let best = tried.first().ok_or_else(|| match goal {
-        Goal::Kl(kl) => bad_value(format!("no policy is expected to stay within a KL divergence of {kl}")),
+        Goal::Kl(kl) => bad_value(format!("no policy is expected to reach a KL divergence of {kl}")),
         Goal::Bits(bits) => bad_value(format!("{bits} bits per value are too few for any policy")),
     })?;
     let output = settings.output.as_deref().unwrap_or(&path);

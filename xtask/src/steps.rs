@@ -128,7 +128,7 @@ const CLIENTS_WIDE_JS_LIST: &str = "crates/kvant-cli/tests/clients_wide/package.
 const READERS: &str = "target/readers";
 const READERS_LIST: &str = "crates/kvant-convert/tests/readers/requirements.txt";
 
-/// The same for llama.cpp, which is compiled.
+/// The same for llama.cpp.
 const LLAMA_CPP: &str = "target/llama-cpp";
 const LLAMA_CPP_LIST: &str = "crates/kvant-convert/tests/readers/llama_cpp.txt";
 
@@ -244,10 +244,10 @@ fn readers() -> Outcome {
     cargo(["test", "--workspace", "--test", "readers", "the_gguf_package"]).env("KVANT_PYTHON", python).run()
 }
 
-/// llama.cpp itself, compiled by pip, on converted models.
+/// llama.cpp itself on converted models, and kvant on models that llama.cpp quantized.
 pub fn llama_cpp() -> Outcome {
-    let python = needs::environment_with(LLAMA_CPP, LLAMA_CPP_LIST, Some("llama-cpp-python"))?;
-    cargo(["test", "--workspace", "--test", "readers", "llama_cpp"]).env("KVANT_PYTHON", python).run()
+    let python = needs::environment(LLAMA_CPP, LLAMA_CPP_LIST)?;
+    cargo(["test", "--workspace", "--test", "readers", "llama_cpp::"]).env("KVANT_PYTHON", python).run()
 }
 
 fn doctest() -> Outcome {

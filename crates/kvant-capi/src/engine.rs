@@ -111,7 +111,7 @@ unsafe fn open_options(asked: &KvantOpenOptions) -> Result<OpenOptions, Failure>
     let mut options = OpenOptions { device: DeviceChoice::Cpu, ..OpenOptions::default() };
     if let Some(settings) = settings {
         let object = serde_json::from_str(settings)
-            .map_err(|e| Failure::argument(format!("settings are no JSON object: {e}")))?;
+            .map_err(|e| Failure::argument(format!("settings are not a JSON object: {e}")))?;
         options.set_all(&object).map_err(|e| Failure::argument(format!("settings: {e}")))?;
     }
     let count = |number: usize| (number > 0).then(|| number.to_string());
@@ -311,11 +311,11 @@ pub(crate) unsafe fn render_options(
     let (tools, variables) =
         unsafe { (optional_text(tools, "tools")?, optional_text(variables, "variables")?) };
     let tools = tools.map(|text| {
-        serde_json::from_str(text).map_err(|e| Failure::argument(format!("tools are no JSON array: {e}")))
+        serde_json::from_str(text).map_err(|e| Failure::argument(format!("tools are not a JSON array: {e}")))
     });
     let variables = variables.map(|text| {
         serde_json::from_str(text)
-            .map_err(|e| Failure::argument(format!("variables are no JSON object: {e}")))
+            .map_err(|e| Failure::argument(format!("variables are not a JSON object: {e}")))
     });
     Ok(RenderOptions {
         tools: tools.transpose()?.unwrap_or_default(),

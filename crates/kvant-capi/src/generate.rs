@@ -161,7 +161,7 @@ pub(crate) unsafe fn sampling(asked: &KvantGenerateOptions) -> Result<SamplingPa
     let settings = unsafe { optional_text(asked.settings, "settings") }?;
     let Some(settings) = settings else { return Ok(fields) };
     let object = serde_json::from_str(settings)
-        .map_err(|e| Failure::argument(format!("settings are no JSON object: {e}")))?;
+        .map_err(|e| Failure::argument(format!("settings are not a JSON object: {e}")))?;
     let given = SamplingOverrides::from_object(&object);
     Ok(given.map_err(|e| Failure::argument(format!("settings: {e}")))?.over(fields))
 }

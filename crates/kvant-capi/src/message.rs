@@ -42,11 +42,12 @@ unsafe fn turn(message: &KvantMessage) -> Result<Message, Failure> {
         )
     };
     let fields = fields.map(serde_json::from_str::<Map<String, Value>>).transpose();
-    let mut fields =
-        fields.map_err(|e| Failure::argument(format!("fields are no JSON object: {e}")))?.unwrap_or_default();
+    let mut fields = fields
+        .map_err(|e| Failure::argument(format!("fields are not a JSON object: {e}")))?
+        .unwrap_or_default();
     let mut turn = match fields.remove("tool_calls") {
         Some(Value::Array(calls)) => Message::calling(content, calls),
-        Some(_) => return Err(Failure::argument("fields: tool_calls are no array")),
+        Some(_) => return Err(Failure::argument("fields: tool_calls is not an array")),
         None => Message { role: String::new(), content, fields: Map::new() },
     };
     role.clone_into(&mut turn.role);

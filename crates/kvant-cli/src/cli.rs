@@ -3,7 +3,8 @@
 use crate::command;
 use crate::failure::Failure;
 use crate::log::LogArgs;
-use clap::{Parser, Subcommand};
+use clap::{Arg, CommandFactory, FromArgMatches, Parser, Subcommand};
+use std::ffi::OsString;
 use tracing::level_filters::LevelFilter;
 
 const EXAMPLES: &str = "\
@@ -32,6 +33,19 @@ pub struct Cli {
 
     #[command(flatten)]
     pub log: LogArgs,
+}
+
+impl Cli {
+    /// What the arguments ask for; ends the program where they cannot be understood.
+    ///
+    /// A number below zero is the value of the flag before it, so that the flag's own message says what is wrong with it.
+    pub fn of_arguments(arguments: Vec<OsString>) -> Self {
+        let takes_value = |arg: &Arg| !arg.is_positional() && arg.get_action().takes_values();
+        let negative = |arg: Arg| if takes_value(&arg) { arg.allow_negative_numbers(true) } else { arg };
+        let mut command = Self::command().mut_subcommands(|command| command.mut_args(negative));
+        let matches = command.try_get_matches_from_mut(arguments).unwrap_or_else(|error| error.exit());
+        Self::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit())
+    }
 }
 
 /// A subcommand; each has a file in `command/`.

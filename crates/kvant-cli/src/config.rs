@@ -146,7 +146,7 @@ impl Config {
                     let place = format!(": preset {name}");
                     let preset = match preset {
                         toml::Value::Table(table) => Preset::read(table).map_err(|why| wrong(&place, why)),
-                        _ => Err(wrong(&place, "it is no table: [presets.NAME] begins one".to_owned())),
+                        _ => Err(wrong(&place, "not a table: begin one with [presets.NAME]".to_owned())),
                     };
                     presets.insert(name, preset);
                 }

@@ -26,13 +26,12 @@ mod shapes;
 mod table;
 mod typed;
 
-use clap::Parser;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     #[cfg(all(target_os = "linux", feature = "gpu"))]
     without_desktop();
-    let cli = cli::Cli::parse_from(typed::rewritten(std::env::args_os()));
+    let cli = cli::Cli::of_arguments(typed::rewritten(std::env::args_os()));
     cli.log.begin(cli.command.log_level());
     match cli.command.execute() {
         Ok(()) => ExitCode::SUCCESS,

@@ -36,8 +36,8 @@ pub fn sort(
     match second {
         None => Ok(Words { prompt: Some(first), ..Words::default() }),
         Some(_) => Err(Failure::Usage(format!(
-            "`{first}` is not a model: neither a file nor a name that kvant knows (`kvant models --known` lists short names); a \
-             prompt of several words goes into quotes"
+            "`{first}` is neither a file nor a model name that kvant knows (`kvant models --known` lists short names); put a \
+             prompt of several words in quotes"
         ))),
     }
 }

@@ -5,8 +5,9 @@ use crate::options::ModelOptions;
 use crate::progress::{self, Downloads};
 use crate::shapes;
 use kvant_codec::Tier;
-use kvant_engine::estimate::{ContextKind, DoesNotFit, memory_name};
-use kvant_engine::memory::bytes;
+use kvant_engine::device;
+use kvant_engine::estimate::{ContextKind, DoesNotFit, memory_name, weight_bytes};
+use kvant_engine::memory::{Memory, bytes};
 use kvant_engine::{GenerateError, LoadedModel, OpenError, OpenNote, OpenOptions};
 use kvant_hub::{Hub, KNOWN, ModelName, SHORT_NAMES};
 use std::path::{Path, PathBuf};
@@ -21,12 +22,47 @@ pub fn find(model: &str) -> Result<PathBuf, Failure> {
     }
 }
 
-/// The file of a model, by path or by name, fetched when it is not here.
+/// The file of a model to run, by path or by name, fetched when it is not here and not too large for this machine.
 pub fn find_or_pull(model: &str) -> Result<PathBuf, Failure> {
+    if let Place::Away(_, name) = locate(model)? {
+        refuse_too_large(&name)?;
+    }
+    find_or_fetch(model)
+}
+
+/// The file of a model, by path or by name, fetched when it is not here.
+pub fn find_or_fetch(model: &str) -> Result<PathBuf, Failure> {
     match locate(model)? {
         Place::Here(path) => Ok(path),
         Place::Away(hub, name) => pull(&hub, &name),
     }
+}
+
+/// Refuses a model whose name says its size, where neither the memory of this machine nor a GPU's holds its weights.
+fn refuse_too_large(name: &ModelName) -> Result<(), Failure> {
+    let Some(memory) = Memory::read().map(|memory| memory.limit.unwrap_or(memory.total)) else {
+        return Ok(());
+    };
+    if too_large(name, memory)?.is_none() {
+        return Ok(());
+    }
+    let gpus = device::devices().into_iter().filter(|gpu| gpu.unfit.is_none());
+    let most = gpus.filter_map(|gpu| gpu.memory).chain([memory]).max().unwrap_or(memory);
+    too_large(name, most)?.map_or(Ok(()), |why| Err(Failure::new(why)))
+}
+
+/// Why the weights of a model do not fit in so many bytes; `None` where they do, or where the name does not say.
+fn too_large(name: &ModelName, memory: u64) -> Result<Option<String>, Failure> {
+    let Some((checkpoint, _)) = shapes::described(name, None)? else { return Ok(None) };
+    let weights = weight_bytes(&checkpoint, None)?;
+    let refusal = || {
+        let [weights, most] = [weights, memory].map(bytes);
+        format!(
+            "{name} takes {weights} for its weights, but this machine has {most} of memory{}",
+            smaller(memory, false)
+        )
+    };
+    Ok((weights > memory).then(refusal))
 }
 
 /// Fetches a model, showing progress.
@@ -52,7 +88,7 @@ pub fn locate(model: &str) -> Result<Place, Failure> {
             kvant_hub::sidecar(&name).filter(|kind| !kind.contains("MTP")).filter(|_| path.is_file())
         {
             return Err(Failure::new(format!(
-                "{model}: this is an {kind} and not a model; name the model that it belongs to, whose text side runs"
+                "{model}: this is an {kind}, not a model; name the model it belongs to: its text side runs"
             )));
         }
         return Ok(Place::Here(path.to_path_buf()));
@@ -62,9 +98,7 @@ pub fn locate(model: &str) -> Result<Place, Failure> {
         || model.starts_with("../")
         || (!model.contains(':') && [".gguf", ".safetensors", ".json"].iter().any(|e| model.ends_with(e)));
     if is_path {
-        return Err(Failure::new(format!(
-            "{model}: no such file; `kvant models` lists the models that are here"
-        )));
+        return Err(Failure::new(format!("{model}: no such file; `kvant models` lists downloaded models")));
     }
     let name = ModelName::parse(model).map_err(|error| match meant(model) {
         Some(near) => Failure::new(format!("there is no model {model}; did you mean {near}?")),
@@ -83,7 +117,7 @@ fn say_unverified(model: &str) {
     if let Some(short) = name.short().filter(|short| !short.is_verified) {
         let (repo, quant) = (short.repo, short.quant);
         eprintln!(
-            "note: {name} stands for {repo}:{quant}, which is unverified: nobody has fetched it under this name yet"
+            "note: {name} stands for {repo}:{quant}, which is unverified: it was never downloaded under this name"
         );
     }
 }
@@ -160,7 +194,9 @@ fn with_flag(note: &OpenNote) -> String {
             flag(*kind)
         ),
         OpenNote::ShorterContext { context, usual } => {
-            format!("memory allows a context of {context} tokens, not the model's own {usual}")
+            format!(
+                "the context is {context} tokens, not the model's own {usual}: more does not fit in memory"
+            )
         }
         note => note.to_string(),
     }
@@ -180,10 +216,10 @@ fn smaller(available: u64, on_device: bool) -> String {
 pub fn failure(error: &OpenError) -> Failure {
     Failure::new(match error {
         OpenError::TooFewPositions { kind: ContextKind::Context, asked, limit } => {
-            format!("--ctx {asked}: this model has learned {limit} positions and cannot read beyond them")
+            format!("--ctx {asked}: this model was trained with {limit} positions and cannot read more")
         }
         OpenError::TooFewPositions { kind: ContextKind::Window, asked, limit } => format!(
-            "--window {asked}: this model has learned {limit} positions, and tokens beyond have none; use --ctx"
+            "--window {asked}: this model was trained with {limit} positions and cannot stream beyond them; use --ctx"
         ),
         OpenError::ExceedsCap { kind, tokens, needed, cap, longest } => {
             let advice = match longest {
@@ -212,4 +248,18 @@ pub fn failure(error: &OpenError) -> Failure {
         OpenError::Template(error) => format!("--chat-template: {error}"),
         error => error.to_string(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_too_large_to_run_is_refused_before_it_is_fetched() {
+        let refusal = |name: &str, gib: u64| too_large(&ModelName::parse(name).unwrap(), gib << 30).unwrap();
+        let why = refusal("llama3.1:70b", 8).unwrap();
+        assert!(why.contains("this machine has 8.0 GiB") && why.contains("would fit"), "{why}");
+        assert_eq!(refusal("llama3.1:70b", 64), None);
+        assert_eq!(refusal("org/some-model-70b", 1), None, "nobody knows its size");
+    }
 }

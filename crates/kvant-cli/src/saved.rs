@@ -40,7 +40,7 @@ pub fn check_place(path: &Path) -> Result<(), Failure> {
         Failure::new(format!("session {}: cannot be saved there: {why}", path.display()))
     };
     let Some(name) = path.file_name().filter(|_| !path.is_dir()) else {
-        return Err(refused(&"a name for a file is needed"));
+        return Err(refused(&"a file name is needed"));
     };
     // A link stays a link: the folder of the file behind it is written to.
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
@@ -82,7 +82,7 @@ impl SessionFile {
         if session.has_other_numerics() {
             let path = self.path.display();
             eprintln!(
-                "note: session {path} was computed with other rounding; answers may differ in a last bit"
+                "note: session {path} was computed with other rounding; answers may differ in the last bit"
             );
         }
         let talk = serde_json::from_slice(saved.note())

@@ -1,4 +1,4 @@
-//! What the kernels of `kernels/residual.cu`, `kernels/streams.cu` and `kernels/recurrent.cu` are launched with, field by field as they declare it. Pointers are
+//! What the kernels of `kernels/relay.cu`, `kernels/residual.cu`, `kernels/streams.cu` and `kernels/recurrent.cu` are launched with, field by field as they declare it. Pointers are
 //! device addresses, 0 for none.
 
 use crate::params::Address;
@@ -15,6 +15,9 @@ macro_rules! params {
 }
 
 params! {
+    "`RelayParams`." RelayParams {
+        raw: Address, out: Address, found: Address, row_bytes: u64, rows: i32, channels: i32, over: f32, exact: i32,
+    }
     "`HalfParams`." HalfParams { x: Address, y: Address, channels: i32, scale: f32 }
     "`LayerNormParams`." LayerNormParams {
         x: Address, weight: Address, bias: Address, y: Address, channels: i32, eps: f32,
@@ -84,6 +87,7 @@ mod tests {
             size_of::<InputGateParams>(),
         ];
         assert_eq!(rows, [24, 40, 40, 32, 32, 32, 24, 40, 40]);
+        assert_eq!(size_of::<RelayParams>(), 48);
         let streams = [
             size_of::<LikeParams>(),
             size_of::<MeanParams>(),

@@ -64,21 +64,6 @@ impl AttentionParams {
     }
 }
 
-/// `RelayParams` of `kernels/relay.cu`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-#[expect(missing_docs, reason = "kernels/relay.cu describes them")]
-pub struct RelayParams {
-    pub raw: Address,
-    pub out: Address,
-    pub found: Address,
-    pub row_bytes: u64,
-    pub rows: i32,
-    pub channels: i32,
-    pub over: f32,
-    pub exact: i32,
-}
-
 /// `LinearParams` of `kernels/weights.cuh`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]

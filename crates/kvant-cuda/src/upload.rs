@@ -10,7 +10,7 @@
 use crate::buffer::{Buffer, Pinned, upload};
 use crate::device::{CudaGpu, Launch, OpenError, failed};
 use crate::matrix::{Matrix, on_card};
-use crate::params::RelayParams;
+use crate::mixer_params::RelayParams;
 use crate::recorder::Recorder;
 use crate::weights::{TILE_ROWS, WeightType};
 use cudarc::driver::{result, sys};

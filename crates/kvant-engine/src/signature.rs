@@ -93,8 +93,8 @@ fn numerics_of(version: u32) -> Numerics {
 const GPU_NUMERICS: u32 = 2;
 
 /// As [`NUMERICS`], of products on CUDA cards alone. 1: weights are f16 numbers in every product, summed in segments of 1,024 channels. 2:
-/// the warps of decode attention are merged one after another.
-const CUDA_NUMERICS: u32 = 2;
+/// squares of a head's numbers are rounded before they are added up. 3: the warps of decode attention are merged one after another.
+const CUDA_NUMERICS: u32 = 3;
 
 /// The same of a device, by its name: adapters differ, and so may versions of their drivers, which are part of no name.
 pub(crate) fn device_numerics(device: &str) -> Numerics {

@@ -31,7 +31,7 @@ mod compiled {
             let first = compiled.map_err(|error| {
                 ApiError::field(
                     "response_format",
-                    format!("the format of the answer cannot be followed: {error}"),
+                    format!("the requested answer format cannot be followed: {error}"),
                 )
             })?;
             Ok((0..count).map(|_| Box::new(first.clone()) as Box<dyn Constraint>).collect())
@@ -57,8 +57,7 @@ impl Constraints {
         _: usize,
         _: &Interrupt,
     ) -> Result<Vec<Box<dyn Constraint>>, ApiError> {
-        let message =
-            "this server was built without grammars: it keeps answers to no format and requires no tool call";
+        let message = "this server was built without grammars: it cannot enforce a format or a tool call";
         Err(ApiError::field("response_format", message).code("unsupported_parameter"))
     }
 }

@@ -166,7 +166,7 @@ impl Fields {
             return Ok(());
         }
         let full = self.name(name);
-        let message = format!("unknown field {full:?}: this server does not know what it asks for");
+        let message = format!("unknown field {full:?}");
         Err(ApiError::field(full, message).code("unknown_parameter"))
     }
 
@@ -204,6 +204,11 @@ pub fn kind(value: &Value) -> &'static str {
         Value::Array(_) => "an array",
         Value::Object(_) => "an object",
     }
+}
+
+/// A number with the digits that it was written with: 0.95, where the nearest f64 of that f32 has sixteen.
+pub fn short(number: f32) -> Value {
+    number.to_string().parse::<f64>().map_or(Value::Null, Value::from)
 }
 
 #[cfg(test)]

@@ -44,7 +44,7 @@ impl FillTokens {
         let three = NAMES.iter().find_map(|names| all(names)?.try_into().ok()).map(Order::PrefixFirst);
         let two = || all(&SUFFIX_FIRST)?.try_into().ok().map(Order::SuffixFirst);
         let order = three.or_else(two).ok_or_else(|| {
-            let message = "this model has no tokens to fill in the middle with; use a code model that has";
+            let message = "this model has no fill-in-the-middle tokens; use a code model that has them";
             ApiError::field("suffix", message).code("unsupported_parameter")
         })?;
         Ok(Self { order, file: FILE.iter().find_map(|name| token(tokenizer, name)) })

@@ -41,7 +41,7 @@ impl Preparations {
         let deadline = moment_after(self.limit);
         let place = timeout(self.limit, Arc::clone(&self.places).acquire_owned());
         let Ok(Ok(place)) = place.await else {
-            let message = "too many requests are being prepared; try again in a while";
+            let message = "too many requests are being prepared; try again later";
             return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message));
         };
         let interrupt = Interrupt::at(deadline);

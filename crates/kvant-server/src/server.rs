@@ -72,7 +72,7 @@ impl Server {
         let is_local = address.ip().is_loopback();
         if !is_local && options.keys.is_open() && !options.insecure {
             let message =
-                format!("others can reach {address}, and there is no API key: set one, or allow that");
+                format!("other machines can reach {address} without an API key: set one, or allow it");
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
         }
         Ok(Self { listener, app: Arc::new(App::new(models, options, is_local)) })

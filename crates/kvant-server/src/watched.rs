@@ -46,7 +46,7 @@ impl Service<Request<Incoming>> for Watched {
 
 /// The refusal of a request for which there is no room.
 fn full(dialect: Dialect) -> Response<Body> {
-    let message = "all connections are at work; try again in a while";
+    let message = "all connections are busy; try again later";
     let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message).code("connections_full");
     let body = error.body_in(dialect).to_string();
     let mut response = error.into_response();

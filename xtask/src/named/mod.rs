@@ -88,7 +88,7 @@ pub const NAMED: &[Named] = &[
     },
     Named {
         name: "llama-cpp",
-        about: "llama.cpp, which pip compiles in half an hour, computes from converted models what kvant computes",
+        about: "llama.cpp computes from converted models what kvant computes, and kvant from what llama.cpp quantized",
         covers: || crates(&["kvant-convert", "kvant-model", "kvant-cpu"]),
         run: steps::llama_cpp,
     },

@@ -10,7 +10,7 @@ mod rustup;
 
 pub use debian::{Package, packages};
 pub use node::node_modules;
-pub use python::{environment, environment_with};
+pub use python::environment;
 pub use rustup::{cargo_tool, component, host_triple, nightly, target};
 
 use std::path::Path;

@@ -13,11 +13,6 @@ const VENV: Package = Package { name: "python3-venv", brings: "/var/lib/dpkg/inf
 /// A Python that has exactly the packages listed in the file `requirements`, in `folder`; made when it is not there, or
 /// when the list has changed since.
 pub fn environment(folder: &str, requirements: &str) -> Result<String, Trouble> {
-    environment_with(folder, requirements, None)
-}
-
-/// The same where the package `built` comes as source, which one processor compiles.
-pub fn environment_with(folder: &str, requirements: &str, built: Option<&str>) -> Result<String, Trouble> {
     let wanted = fs::read_to_string(requirements)
         .map_err(|e| Trouble::failed(format!("cannot read {requirements}: {e}")))?;
     let folder = std::path::absolute(folder)
@@ -35,13 +30,11 @@ pub fn environment_with(folder: &str, requirements: &str, built: Option<&str>) -
     let place = folder.display().to_string();
     let failed = |what: &str| Trouble::not_run(format!("{what} failed (above)"));
     call("python3", ["-m", "venv", "--clear", &place]).run().map_err(|_| failed("python3 -m venv"))?;
-    // The list is complete, and nothing else is compiled that needs more than Python.
+    // The list is complete, and nothing is compiled that needs more than Python.
     let options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary", ":all:"];
     call(&python, ["-m", "pip", "install"])
         .args(options)
-        .args(built.into_iter().flat_map(|package| ["--no-binary", package]))
         .args(["--requirement", requirements])
-        .env_default("CMAKE_BUILD_PARALLEL_LEVEL", "1")
         .run()
         .map_err(|_| failed("pip install"))?;
     fs::write(&installed, wanted)

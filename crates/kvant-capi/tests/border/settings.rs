@@ -61,7 +61,7 @@ fn options_that_cannot_be_are_refused_in_the_engines_words() {
         (c"{\"device\": \"tpu\"}", "`tpu` is not a device: there are auto, cpu, cuda, cuda:N and gpu"),
         (c"{\"devise\": \"cpu\"}", "there is no option `devise`"),
         (c"{\"sparse_v\": 2}", "sparse_v"),
-        (c"[]", "settings are no JSON object"),
+        (c"[]", "settings are not a JSON object"),
     ] {
         fails(home.open(&opening(settings)).unwrap_err(), KvantStatus::InvalidArgument, &[words]);
     }
@@ -82,7 +82,7 @@ fn samplers_settings_by_name_are_those_of_the_fields() {
         (c"{\"warmth\": 1}", "there is no setting `warmth`"),
         (c"{\"top_k\": 1.5}", "top_k: `1.5` is not a whole number"),
         (c"{\"top_p\": 7}", "top_p is 7"),
-        (c"3", "settings are no JSON object"),
+        (c"3", "settings are not a JSON object"),
     ] {
         let asked = KvantGenerateOptions { settings: settings.as_ptr(), max_tokens: 0, ..generate_options() };
         let mut sampler = null_mut();

@@ -78,8 +78,8 @@ pub struct Calibrate {
     #[arg(long, value_name = "POSITIONS", default_value = "all", value_parser = positions)]
     ranges: Positions,
 
-    /// Spread the text over this many positions, such as 8k, for a plan that holds in long
-    /// contexts [default: one window: better within it, worse beyond]
+    /// Spread the text over this many positions, such as 8k, for a plan that serves long
+    /// contexts [default: one window; better within it, worse beyond]
     #[arg(long, value_name = "TOKENS", default_value = "0", hide_default_value = true, value_parser = Tokens::or_none)]
     reach: usize,
 
@@ -151,7 +151,7 @@ impl Calibrate {
         println!("{policy}: {per_token:.0} bytes per token, {:.2} bits per value", bits(per_token, &model)?);
         if let Some(context) = model.context().filter(|context| self.reach == 0 && *context > window) {
             eprintln!(
-                "note: bases are from positions below {window}, and the model reads {context}; for longer contexts calibrate with --reach"
+                "note: this plan is calibrated on positions below {window}, but the model's context is {context}; for long contexts use --reach"
             );
         }
         Ok(())

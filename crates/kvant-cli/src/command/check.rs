@@ -19,9 +19,9 @@ Examples:
   kvant check ./Qwen3-0.6B                a folder with safetensors
   kvant check talk.session notes.kvplan
 
-A sound file has sizes and offsets that lie within it, tensors that fit the
-configuration, and no value that is NaN or infinite. What a model was taught is
-not checked. Exit codes: 0 sound, 1 not.";
+A file is sound if its sizes and offsets lie within it, its tensors fit the
+configuration, and no value is NaN or infinite. Whether a model answers well is
+not checked. Exit codes: 0 sound, 1 not sound.";
 
 /// Arguments of `kvant check`.
 #[derive(Args)]
@@ -62,9 +62,9 @@ impl Check {
         }
         match unsound {
             0 => Ok(()),
-            1 => Err(Failure::new("1 file is not sound: do not run it; fetch or make it again")),
+            1 => Err(Failure::new("1 file is not sound: do not use it; download or create it again")),
             many => Err(Failure::new(format!(
-                "{many} files are not sound: do not run them; fetch or make them again"
+                "{many} files are not sound: do not use them; download or create them again"
             ))),
         }
     }

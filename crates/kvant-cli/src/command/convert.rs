@@ -112,11 +112,11 @@ impl Convert {
             )));
         }
         interrupt::catch()?;
-        let path = open::find_or_pull(&self.model)?;
+        let path = open::find_or_fetch(&self.model)?;
         let checkpoint = Checkpoint::open(&path)?;
         if let Some(dtype) = kvant_convert::quantised(&checkpoint) {
             eprintln!(
-                "warning: {} is quantised already ({dtype}); rounding it again adds to its error. Convert the original if you can",
+                "warning: {} is already quantized ({dtype}); quantizing it again adds error. Convert the original if you can",
                 self.model
             );
         }
@@ -157,7 +157,7 @@ impl Convert {
         let ratio = if plain.kl > 0.0 { format!("   {:.2}×", weighed.kl / plain.kl) } else { String::new() };
         writeln!(
             out,
-            "  weighed         {:.5}   same top token {:.1} %{ratio}",
+            "  weighted        {:.5}   same top token {:.1} %{ratio}",
             weighed.kl,
             100.0 * weighed.top1
         )?;

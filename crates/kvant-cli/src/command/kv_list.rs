@@ -74,7 +74,7 @@ impl KvList {
     pub fn execute(self) -> Result<(), Failure> {
         let slots = Slots::uniform(1, KvShape { kv_heads: 1, key_dim: DIM, value_dim: DIM, window: None });
         let mut out = crate::shown::stdout();
-        writeln!(out, "Ways to keep keys and values: kvant run --kv NAME (k=NAME,v=NAME for each side)\n")?;
+        writeln!(out, "KV caches: kvant run --kv NAME (or k=NAME,v=NAME for keys and values apart)\n")?;
         let mut table =
             Table::new(&[Left("name"), Right("bits"), Right("KL, S"), Right("KL, Q"), Left("what it is")]);
         let exact = ["f32", "f16"].map(|name| (name.to_owned(), "exact".to_owned()));
@@ -98,8 +98,8 @@ impl KvList {
         writeln!(
             out,
             "\nKL: mean divergence from the exact cache in nats, on SmolLM2-135M (S) and Qwen2.5-Coder-0.5B (Q), as\n\
-             deployed (docs/results/codecs.md); empty where nobody measured it. Bits are per value at heads of {DIM}.\n\
-             Codecs that need numbers from a plan get them by `kvant calibrate`. `--kv auto` takes what suits the model."
+             deployed (docs/results/codecs.md); empty where not measured. Bits are per value at heads of {DIM}.\n\
+             `kvant calibrate` makes the plan that some codecs need. `--kv auto` chooses the cache for the model."
         )?;
         Ok(())
     }

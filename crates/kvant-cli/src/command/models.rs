@@ -76,7 +76,7 @@ impl Models {
         }
         table.write(&mut out, 0)?;
         if self.verbose {
-            writeln!(out, "\nunverified: nobody has fetched and run it under this name yet")?;
+            writeln!(out, "\nunverified: never downloaded and run under this name")?;
         }
         Ok(())
     }

@@ -42,7 +42,7 @@ impl Ps {
             Left("NAME"),
             Right("CONTEXT"),
             Left("STATE"),
-            Right("SIZE"),
+            Right("MEMORY"),
             Left("DEVICE"),
             Left("UNTIL"),
         ]);
@@ -56,14 +56,14 @@ impl Ps {
             let own = own.unwrap_or(&Value::Null);
             let until = match own["expires_at"].as_str() {
                 None => "-".to_owned(),
-                Some(moment) if moment.starts_with("9999") => "it is unloaded".to_owned(),
+                Some(moment) if moment.starts_with("9999") => "forever".to_owned(),
                 Some(moment) => moment.to_owned(),
             };
             table.row([
                 model["id"].as_str().map_or_else(|| Value::to_string(&model["id"]), str::to_owned),
                 context,
                 state.to_owned(),
-                own["size"].as_u64().map_or("-".to_owned(), bytes),
+                own["size"].as_u64().map_or("-".to_owned(), |size| format!("up to {}", bytes(size))),
                 own["device"].as_str().unwrap_or("-").to_owned(),
                 until,
             ]);

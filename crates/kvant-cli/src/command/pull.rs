@@ -13,7 +13,7 @@ Examples:
       the file of that repository with q4_k_m in its name
   kvant pull HuggingFaceTB/SmolLM2-135M  the safetensors of a repository
 
-An interrupted pull goes on where it stopped. HF_TOKEN is sent for models that
+An interrupted pull resumes where it stopped. HF_TOKEN is sent for models that
 need a login.";
 
 /// Arguments of `kvant pull`.

@@ -21,7 +21,7 @@ impl Rm {
         for name in &self.names {
             if Path::new(name).exists() {
                 return Err(Failure::Usage(format!(
-                    "{name} is a file of yours: `kvant rm` only removes models that kvant has fetched"
+                    "{name} is your own file: `kvant rm` removes only models that kvant downloaded"
                 )));
             }
             let freed = hub.remove(&ModelName::parse(name)?)?;

@@ -31,8 +31,7 @@ Examples:
 Other architectures: deepseek-v3, gemma-4-31b, glm-4.7-flash, gpt-oss-20b,
 lfm2-1.2b, qwen3-30b-a3b, qwen3.5-0.8b and qwen3.6-27b.
 
-The text of such a model makes no sense. Its speed is that of a trained model of
-the same shape.";
+Such a model writes nonsense, at the speed of a trained model of the same shape.";
 
 /// Arguments of `kvant synth`.
 #[derive(Args)]
@@ -203,7 +202,7 @@ impl Synth {
         ];
         if sizes.iter().any(Option::is_some) || self.untied {
             return Err(Failure::new(
-                "sizes can be changed in the shapes of Llamas only; write a config.json and name it with --config",
+                "sizes can be changed only for Llama shapes; for others write a config.json and pass it with --config",
             ));
         }
         let is_file = self.config.is_none() || self.out.extension().is_some_and(|end| end == "gguf");

@@ -83,7 +83,7 @@ pub struct Tune {
 impl Tune {
     pub fn execute(self) -> Result<(), Failure> {
         let goal = self.kl.map(Goal::Kl).or(self.bits.map(Goal::Bits));
-        let goal = goal.ok_or_else(|| Failure::Usage("--kl or --bits says what to reach".into()))?;
+        let goal = goal.ok_or_else(|| Failure::Usage("give a goal with --kl or --bits".into()))?;
         check(goal)?;
         self.threads.pool().install(|| self.search(goal))
     }
@@ -104,7 +104,7 @@ impl Tune {
             let fewest = fewest_bits(&model, &plan)?;
             if bits < fewest {
                 let message =
-                    format!("--bits {bits}: a plan for this model has {fewest:.2} bits per value at least");
+                    format!("--bits {bits}: a plan for this model needs at least {fewest:.2} bits per value");
                 return Err(Failure::Usage(message));
             }
         }
@@ -205,7 +205,9 @@ fn json_of(tried: &Tried) -> Value {
 
 fn out_of_reach(goal: Goal) -> Failure {
     Failure::new(match goal {
-        Goal::Kl(kl) => format!("no policy is expected to stay within a KL divergence of {kl}; ask for more"),
+        Goal::Kl(kl) => {
+            format!("no policy is expected to reach a KL divergence of {kl}; ask for a larger one")
+        }
         Goal::Bits(bits) => format!("{bits} bits per value are too few for any policy; ask for more"),
     })
 }

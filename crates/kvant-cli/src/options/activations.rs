@@ -6,9 +6,9 @@ use kvant_engine::ActivationType;
 /// Types activations can have in products with weights.
 #[derive(Clone, Copy, ValueEnum)]
 pub enum Activations {
-    /// Bytes with a scale for every 32, as the fast kernels want them
+    /// 8-bit integers with a scale for every 32, for the fast kernels
     Int8,
-    /// Single precision: slower, and the reference for quality
+    /// Single precision: slower; the reference for quality
     F32,
 }
 

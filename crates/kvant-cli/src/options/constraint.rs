@@ -38,8 +38,9 @@ impl ConstraintOptions {
         let any = self.format.as_deref().map(|format| if format == "json" { "{}" } else { format });
         if let Some(schema) = self.json_schema.as_deref().or(any) {
             let text = text_of_flag(schema)?;
-            let value: Value = serde_json::from_str(&text)
-                .map_err(|e| Failure::new(format!("--json-schema: neither a file nor JSON: {e}")))?;
+            let value: Value = serde_json::from_str(&text).map_err(|e| {
+                Failure::new(format!("--json-schema: neither an existing file nor valid JSON: {e}"))
+            })?;
             return Ok(Some(Bound::Schema(value)));
         }
         let Some(grammar) = &self.grammar else { return Ok(None) };
@@ -87,8 +88,6 @@ impl Bound {
     /// This build has no grammars.
     #[cfg(not(feature = "grammar"))]
     pub fn compile(&self, _: &Engine) -> Result<Box<dyn Constraint>, Failure> {
-        Err(Failure::new(
-            "this build of kvant follows no schemas or grammars; use one with the feature `grammar`",
-        ))
+        Err(Failure::new("kvant was built without schemas and grammars (feature `grammar`)"))
     }
 }

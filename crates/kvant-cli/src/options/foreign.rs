@@ -30,23 +30,19 @@ const FOREIGN: &[Foreign] = &[
         ..value(
             "batch-size",
             &[],
-            "ignored: prompts are read in chunks of a fixed size, which changes no answer",
+            "ignored: kvant reads prompts in chunks of a fixed size; answers do not depend on it",
         )
     },
-    value("ubatch-size", &[], "ignored: prompts are read in chunks of a fixed size, which changes no answer"),
-    switch("no-mmap", &["mmap"], "ignored: model files are mapped; --mlock keeps weights in memory"),
-    switch("color", &[], "ignored: colours are for terminals; NO_COLOR turns them off"),
     value(
-        "keep",
+        "ubatch-size",
         &[],
-        "ignored: --window keeps the first tokens and the last; a context without one keeps all",
+        "ignored: kvant reads prompts in chunks of a fixed size; answers do not depend on it",
     ),
+    switch("no-mmap", &["mmap"], "ignored: kvant always maps model files; --mlock keeps weights in memory"),
+    switch("color", &[], "ignored: output is coloured on terminals; NO_COLOR turns that off"),
+    value("keep", &[], "ignored: a context keeps all its tokens; --window keeps the first and the last ones"),
     switch("no-warmup", &["warmup"], ""),
-    switch(
-        "context-shift",
-        &[],
-        "ignored: --window TOKENS goes on without end where a context would be full",
-    ),
+    switch("context-shift", &[], "ignored: use --window TOKENS to continue beyond a full context"),
     switch("no-context-shift", &[], ""),
     value("n-cpu-moe", &[], "ignored: all layers run on one device; --device says which"),
     value("override-tensor", &[], "ignored: all tensors are on one device; --device says which"),
@@ -55,7 +51,7 @@ const FOREIGN: &[Foreign] = &[
         &["split-mode", "tensor-split"],
         "ignored: a model runs on one device; --device cuda:N says which",
     ),
-    value("control-vector", &[], "not yet: kvant applies no control vectors; --lora applies adapters"),
+    value("control-vector", &[], "ignored: kvant does not support control vectors; --lora applies adapters"),
     value(
         "draft-max",
         &["draft-n"],
@@ -71,16 +67,16 @@ const FOREIGN: &[Foreign] = &[
         &[],
         "ignored: --speculate proposes tokens without a draft model (docs/speculation.md)",
     ),
-    switch("nowordwrap", &[], "ignored: words are wrapped on terminals alone"),
+    switch("nowordwrap", &[], "ignored: lines are wrapped on terminals only"),
     value(
         "keepalive",
         &[],
         "ignored: a command ends with its answer; `kvant serve --idle` keeps models loaded",
     ),
-    value("poll", &["prio"], "ignored: threads have the priority of the program"),
-    value("numa", &[], "ignored: threads run where the system puts them"),
+    value("poll", &["prio"], "ignored: threads run at the priority of the program"),
+    value("numa", &[], "ignored: the system chooses where threads run"),
     switch("simple-io", &["no-display-prompt", "display-prompt", "special"], ""),
-    switch("no-perf", &["perf"], "ignored: -q leaves out the closing line"),
+    switch("no-perf", &["perf"], "ignored: -q hides the closing line"),
 ];
 
 /// Those that were given, with their values.

@@ -9,7 +9,7 @@ const NEAR: usize = 2;
 /// Reads a spec, and says what may have been meant where that cannot be.
 pub fn kv_choice(text: &str) -> Result<KvChoice, String> {
     if text.trim().is_empty() {
-        return Err("name a cache, such as int4; `--kv list` prints what there is".to_owned());
+        return Err("name a cache, such as int4; `--kv list` lists them".to_owned());
     }
     text.parse().map_err(|error: kvant_cache::PolicyError| with_guess(text, &error.to_string()))
 }
@@ -26,9 +26,9 @@ pub fn with_guess(text: &str, error: &str) -> String {
         .min_by_key(|(distance, _)| *distance);
     match near {
         Some((_, name)) if name != typed => {
-            format!("there is no cache `{text}`; did you mean {name}? `--kv list` prints them all")
+            format!("there is no cache `{text}`; did you mean {name}? `--kv list` lists all")
         }
-        _ => format!("{error}; `--kv list` prints what there is"),
+        _ => format!("{error}; `--kv list` lists them"),
     }
 }
 

@@ -96,8 +96,7 @@ pub fn flag(setting: &'static OpenSetting) -> Arg {
     if setting.value.is_empty() {
         return arg.action(ArgAction::SetTrue);
     }
-    // So that a number out of range is refused as such, and not as an unknown flag.
-    let arg = arg.value_name(setting.value).allow_negative_numbers(true);
+    let arg = arg.value_name(setting.value);
     let arg = if setting.is_list { arg.action(ArgAction::Append) } else { arg };
     match setting.choices {
         [] => arg.value_parser(move |text: &str| checked(setting, text).map(|()| text.to_owned())),

@@ -29,7 +29,7 @@ pub struct GenerationOptions {
     /// Maximum tokens to generate; -1 for no limit, which is the default: until the model
     /// stops or the context is full
     #[arg(short = 'n', long, value_name = "N", visible_alias = "n-predict", alias = "predict",
-          value_parser = max_tokens, allow_negative_numbers = true)]
+          value_parser = max_tokens)]
     pub max_tokens: Option<usize>,
 }
 
@@ -116,8 +116,7 @@ fn flag(setting: &'static SamplingSetting, default: &str) -> Arg {
         .long(setting.flag)
         .value_name(setting.value)
         .help(format!("{}{default}", setting.help))
-        .value_parser(move |text: &str| setting.parse(text))
-        .allow_negative_numbers(true);
+        .value_parser(move |text: &str| setting.parse(text));
     let arg = match setting.usual {
         SettingValue::Flag(_) => arg.num_args(0..=1).require_equals(true).default_missing_value("true"),
         _ => arg,
@@ -177,7 +176,7 @@ impl GenerationOptions {
                 new.greedy &= setting.name != "temperature";
             }
             (None, "max_tokens" | "n_predict" | "n") => new.max_tokens = Some(max_tokens(value)?),
-            (None, other) => return Err(format!("there is no setting {other}; /set lists them")),
+            (None, other) => return Err(format!("unknown setting {other}; /set lists the settings")),
         }
         new.sampling().check().map_err(|e| e.to_string())?;
         *self = new;

@@ -31,7 +31,7 @@ impl std::str::FromStr for Think {
             "hide" => Ok(Self::Hide),
             effort => match EFFORTS.iter().find(|known| **known == effort) {
                 Some(known) => Ok(Self::Effort(known)),
-                None => Err(format!("`{text}` is none of on, off, hide, low, medium, high")),
+                None => Err(format!("invalid value `{text}`: use on, off, hide, low, medium or high")),
             },
         }
     }
@@ -41,7 +41,7 @@ impl std::str::FromStr for Think {
 #[derive(clap::Args, Clone, Copy, Default)]
 pub struct ForeignThink {
     /// 0 for no reasoning (--think off); kvant has no bound on its tokens
-    #[arg(long, value_name = "N", hide = true, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", hide = true)]
     reasoning_budget: Option<i64>,
 
     /// The same as --think hide
@@ -53,9 +53,7 @@ impl ForeignThink {
     /// What is meant, where --think does not say; a bound that is not kept is named.
     pub fn or(self, think: Option<Think>) -> Option<Think> {
         if let Some(budget) = self.reasoning_budget.filter(|budget| *budget > 0) {
-            eprintln!(
-                "note: --reasoning-budget {budget}: ignored: --think off, low, medium and high say how much a model reasons"
-            );
+            eprintln!("note: --reasoning-budget {budget}: ignored: use --think off, low, medium or high");
         }
         think.or(match (self.hidethinking, self.reasoning_budget) {
             (true, _) => Some(Think::Hide),
@@ -101,9 +99,9 @@ pub fn think_turn(
     let remark = match think {
         _ if is_told => None,
         Some(Think::Off) => {
-            Some("this model's template has no switch for reasoning; it may reason all the same")
+            Some("this model's template cannot turn reasoning off; the model may still reason")
         }
-        _ => Some("this model's template cannot be told how much to reason"),
+        _ => Some("this model's template has no setting for how much to reason"),
     };
     Ok(ThoughtTurn { turn, remark })
 }

@@ -40,7 +40,7 @@ fn calibration_shows_divergence_before_and_after_and_leaves_one_file() {
     source(&home);
     let before = fs::read_dir(home.path("")).unwrap().count();
     let said = home.run(&["convert", "f16.gguf", "-o", "x.gguf", "--calibrate", "--tokens", "1024"]).ok();
-    for words in ["KL divergence from the source", "plain rounding", "weighed", "×"] {
+    for words in ["KL divergence from the source", "plain rounding", "weighted", "×"] {
         assert!(said.contains(words), "{said}");
     }
     assert_eq!(fs::read_dir(home.path("")).unwrap().count(), before + 1);
@@ -58,7 +58,7 @@ fn a_mix_is_weighed_by_an_importance_matrix_and_warned_of_when_it_is_rounded_aga
     let convert = |output: &str, more: &[&str]| {
         home.run(&[&["convert", "f16.gguf", "-o", output, "--weights", "q4_k_m"], more].concat())
     };
-    assert!(!convert("plain.gguf", &[]).err.contains("quantised already"));
+    assert!(!convert("plain.gguf", &[]).err.contains("already quantized"));
     let weighed = convert("weighed.gguf", &["--imatrix", "seen.gguf"]);
     assert!(weighed.code == Some(0) && !weighed.err.contains("has no effect"), "{weighed:?}");
     assert_ne!(fs::read(home.path("plain.gguf")).unwrap(), fs::read(home.path("weighed.gguf")).unwrap());
@@ -69,7 +69,7 @@ fn a_mix_is_weighed_by_an_importance_matrix_and_warned_of_when_it_is_rounded_aga
     let reply = home.run(&["run", "-m", "weighed.gguf", "--json", "--greedy", "-n", "4", "It was"]).json();
     assert!(reply["decode"]["tokens"].as_u64().unwrap() > 0);
     let again = home.run(&["convert", "weighed.gguf", "-o", "again.gguf", "--weights", "q8_0"]);
-    assert!(again.code == Some(0) && again.err.contains("quantised already"), "{again:?}");
+    assert!(again.code == Some(0) && again.err.contains("already quantized"), "{again:?}");
     convert("x.gguf", &["--imatrix", "plain.gguf"]).fails(1, &["plain.gguf: not an importance matrix"]);
 }
 

@@ -88,5 +88,5 @@ fn a_bare_server_offers_every_model_that_was_pulled() {
     assert!(answer.starts_with("HTTP/1.1 200") && answer.contains(r#""model":"mine""#), "{answer}");
     let text = home.run(&["ps", "--server", &url]).ok();
     let line = text.lines().find(|line| line.starts_with("mine")).unwrap_or_else(|| panic!("{text}"));
-    assert!(line.contains("cpu") && line.contains("iB") && line.contains("unloaded"), "{text}");
+    assert!(line.contains("cpu") && line.contains("up to ") && line.contains("forever"), "{text}");
 }

@@ -121,14 +121,14 @@ fn at_the_prompt_ctrl_c_warns_once_and_then_leaves() {
     let home = Home::new();
     let mut terminal = endless_chat(&home);
     terminal.send(CTRL_C);
-    terminal.expect("Ctrl-C once more");
+    terminal.expect("Ctrl-C again");
     terminal.expect("> ");
     // Anything else in between begins the count anew.
     terminal.send("/nonsense\r");
-    terminal.expect("there is no command /nonsense");
+    terminal.expect("unknown command /nonsense");
     terminal.expect("> ");
     terminal.send(CTRL_C);
-    terminal.expect("Ctrl-C once more");
+    terminal.expect("Ctrl-C again");
     terminal.expect("> ");
     terminal.send(CTRL_C);
     let (status, _) = terminal.end();
@@ -140,7 +140,7 @@ fn ctrl_c_on_a_line_with_text_only_clears_it() {
     let home = Home::new();
     let mut terminal = endless_chat(&home);
     terminal.send(CTRL_C);
-    terminal.expect("Ctrl-C once more");
+    terminal.expect("Ctrl-C again");
     terminal.expect("> ");
     for _ in 0..3 {
         terminal.send("half a line");
@@ -149,7 +149,7 @@ fn ctrl_c_on_a_line_with_text_only_clears_it() {
         terminal.expect("> ");
     }
     terminal.send("/nonsense\r");
-    terminal.expect("there is no command /nonsense");
+    terminal.expect("unknown command /nonsense");
     terminal.expect("> ");
     terminal.send(CTRL_D);
     assert_eq!(terminal.end().0.code(), Some(0));
@@ -196,7 +196,7 @@ fn a_model_and_no_prompt_at_a_terminal_is_a_conversation() {
     terminal.expect("/help lists the commands");
     terminal.expect("> ");
     terminal.send("/sys\t\r");
-    terminal.expect("there are no instructions");
+    terminal.expect("no instructions");
     terminal.expect("> ");
     terminal.send(CTRL_D);
     assert_eq!(terminal.end().0.code(), Some(0));

@@ -27,9 +27,7 @@ pub enum OpenError {
     #[error(transparent)]
     Kv(#[from] KvUnsupported),
     /// The model has learned fewer positions. A window of any length would go beyond them some time.
-    #[error(
-        "a {kind} of {asked} tokens: this model has learned {limit} positions and cannot read beyond them"
-    )]
+    #[error("a {kind} of {asked} tokens: this model was trained with {limit} positions and cannot read more")]
     TooFewPositions {
         /// What was asked for.
         kind: ContextKind,

@@ -13,7 +13,7 @@ use std::sync::Arc;
 #[non_exhaustive]
 pub enum PlanFileError {
     /// It is not there.
-    #[error("{}: no such file; `kvant calibrate` makes a plan for a model", .0.display())]
+    #[error("{}: no such file; make a plan with `kvant calibrate`", .0.display())]
     Missing(PathBuf),
     /// It cannot be read, or is that of another model.
     #[error("{}: {source}", .path.display())]

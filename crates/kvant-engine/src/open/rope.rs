@@ -90,7 +90,7 @@ pub(super) const BETA_SLOW: OpenSetting = row!(
     "yarn_beta_slow",
     "yarn-beta-slow",
     "N",
-    "YaRN: channels with fewer turns than this within the original context are scaled [default: 1]",
+    "YaRN: channels that rotate fewer times than this within the original context are scaled [default: 1]",
     |options, text| number(text).map(|beta| options.rope.beta_slow = beta)
 );
 
@@ -98,7 +98,7 @@ pub(super) const BETA_FAST: OpenSetting = row!(
     "yarn_beta_fast",
     "yarn-beta-fast",
     "N",
-    "YaRN: channels with more turns than this within the original context keep their frequency [default: 32]",
+    "YaRN: channels that rotate more times than this within the original context keep their frequency [default: 32]",
     |options, text| number(text).map(|beta| options.rope.beta_fast = beta)
 );
 

@@ -66,8 +66,8 @@ pub const OPENING: &[OpenSetting] = &[
         short: Some('c'),
         aliases: &["ctx-size", "num-ctx"],
         value: "TOKENS",
-        help: "Maximum tokens of context, prompt and answer together, such as 32k [default: the model's own, as far as \
-               memory allows; memory is taken as it is needed]",
+        help: "Context length in tokens, prompt and answer together, such as 32k [default: the model's own, or what \
+               fits in memory; memory is allocated as needed]",
         set: |options, text| {
             options.context = if text == "0" { None } else { Some(parse_tokens(text)?) };
             Ok(())
@@ -78,8 +78,8 @@ pub const OPENING: &[OpenSetting] = &[
         name: "device",
         flag: "device",
         value: "DEVICE",
-        help: "Compute device: cpu, gpu (Metal, Vulkan or DirectX 12), cuda or cuda:N (NVIDIA), or auto, a GPU that has the \
-               memory and was measured to be faster [default: KVANT_DEVICE, the configuration file's, or auto]",
+        help: "Compute device: cpu, gpu (Metal, Vulkan or DirectX 12), cuda or cuda:N (NVIDIA), or auto: a GPU with enough \
+               memory that is measurably faster than the CPU [default: KVANT_DEVICE, the configuration file's, or auto]",
         set: |options, text| parsed(text).map(|device| options.device = device),
         ..UNNAMED
     },
@@ -88,8 +88,8 @@ pub const OPENING: &[OpenSetting] = &[
         flag: "kv",
         value: "SPEC",
         help: "The KV cache: int4, int8, f16, k=CODEC,v=CODEC …, with exceptions such as 'int4;layers \
-               0-1:k=f16', or a plan: FILE.kvplan; `--kv list` prints them [default: auto, by the plan beside the model, or by \
-               its family]",
+               0-1:k=f16', or a plan: FILE.kvplan; `--kv list` lists them [default: auto, the plan beside the model, or else \
+               its family's cache]",
         set: |options, text| parsed(text).map(|kv| options.kv = Some(kv)),
         ..UNNAMED
     },
@@ -97,8 +97,8 @@ pub const OPENING: &[OpenSetting] = &[
         name: "window",
         flag: "window",
         value: "TOKENS",
-        help: "Streaming attention (StreamingLLM): the sinks and the last TOKENS are in view, without end; what leaves the \
-               window is forgotten",
+        help: "Streaming attention (StreamingLLM): the model sees the sinks and the last TOKENS, for texts of any length; \
+               older tokens are forgotten",
         set: |options, text| parse_tokens(text).map(|window| options.window = Some(window)),
         ..UNNAMED
     },
@@ -106,7 +106,7 @@ pub const OPENING: &[OpenSetting] = &[
         name: "sinks",
         flag: "sinks",
         value: "N",
-        help: "Attention sinks: first tokens that are kept exactly, and stay in view of a window [default: 4]",
+        help: "Attention sinks: number of first tokens that stay exact, and visible to a window [default: 4]",
         set: |options, text| whole(text, 0..=MOST_SINKS).map(|sinks| options.sinks = Some(sinks)),
         ..UNNAMED
     },
@@ -114,9 +114,9 @@ pub const OPENING: &[OpenSetting] = &[
         name: "sparse_v",
         flag: "sparse-v",
         value: "TAU",
-        help: "Do not read the values of a page (64 tokens or so) in which no token has TAU of the largest weight, above 0 and \
-               below 1: the larger, the faster on long contexts and the less exact [default: only what cannot change the result \
-               is left out]",
+        help: "Skip the values of pages (about 64 tokens) whose attention weights are all below TAU times the largest, above 0 \
+               and below 1; larger is faster on long contexts and less exact [default: skip only what cannot change the \
+               result]",
         set: |options, text| parsed(text).map(|threshold| options.sparse_v = Some(threshold)),
         ..UNNAMED
     },
@@ -124,8 +124,7 @@ pub const OPENING: &[OpenSetting] = &[
         name: "state",
         flag: "state",
         value: "TYPE",
-        help: "The numbers that recurrent state is stored in: f32, bf16 or int8; the narrower, the smaller and the less exact \
-               [default: f32]",
+        help: "Type of recurrent state: f32, bf16 or int8; narrower types are smaller and less exact [default: f32]",
         set: |options, text| parsed(text).map(|state| options.state = Some(state)),
         ..UNNAMED
     },
@@ -157,7 +156,7 @@ pub const OPENING: &[OpenSetting] = &[
         name: "activations",
         flag: "activations",
         value: "TYPE",
-        help: "The numbers that weights are multiplied with [default: int8]",
+        help: "Type of the activations that weights are multiplied with [default: int8]",
         choices: &["int8", "f32"],
         set: |options, text| {
             options.activations = match text {
@@ -183,10 +182,10 @@ pub const OPENING: &[OpenSetting] = &[
         flag: "speculate",
         aliases: &["draft"],
         value: "HOW",
-        help: "Speculative decoding, with exactly the same output: suffix reads what followed when the text last read like this on \
-               trial, mtp what the model's own head for further tokens says besides (where the file has one; on CPUs), the FILE of a \
-               draft model (smaller, with the same tokenizer; on CPUs) what that says, off reads one token a pass [default: mtp or \
-               suffix on CPUs, suffix on CUDA, off elsewhere]",
+        help: "Speculative decoding, with exactly the same output: suffix drafts what followed the last time the text read like \
+               this; mtp also uses the model's own head for further tokens (where the file has one; on CPUs); FILE also uses a \
+               draft model (smaller, same tokenizer; on CPUs); off decodes one token a pass [default: mtp or suffix on CPUs, \
+               suffix on CUDA, off elsewhere]",
         set: |options, text| {
             let how: Speculate = parsed(text)?;
             options.speculate = Some(how);
@@ -198,8 +197,8 @@ pub const OPENING: &[OpenSetting] = &[
         name: "lora",
         flag: "lora",
         value: "[NAME=]FILE[:SCALE]",
-        help: "Run with a LoRA adapter: a GGUF file for a GGUF model, a PEFT folder for a Hugging Face one; SCALE weighs it, and several \
-               add up. `kvant serve` applies one with a NAME to requests that name it, others to all. On CPUs [default: none]",
+        help: "LoRA adapter, on CPUs: a GGUF file for a GGUF model, a PEFT folder for a Hugging Face one; SCALE multiplies it, and \
+               several add up. `kvant serve` applies one with a NAME to requests that name it, others to all [default: none]",
         is_list: true,
         set: |options, text| LoraFile::list(text).map(|lora| options.lora = lora),
         ..UNNAMED
@@ -207,8 +206,8 @@ pub const OPENING: &[OpenSetting] = &[
     OpenSetting {
         name: "mlock",
         flag: "mlock",
-        help: "Pin weights, keys and values in memory: never swapped out, never read twice; refused where the system's limit on \
-               locked memory is lower",
+        help: "Lock weights, keys and values in memory, so that they are never swapped out; fails if the system's limit on \
+               locked memory is too low",
         choices: &["true", "false"],
         set: |options, text| {
             let wrong = |_| format!("`{text}` is neither true nor false");

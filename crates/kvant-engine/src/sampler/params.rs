@@ -73,25 +73,25 @@ sampling_params! {
     /// Divides the positive and multiplies the negative logits of tokens in the history; 1 does nothing.
     repetition_penalty: f32 = 1.0, usually 1.0, Number {
         flag: "repeat-penalty", other_name: Some("repeat_penalty"), value: "X",
-        help: "Above 1, makes tokens that were used lately less likely",
+        help: "Penalty for recent tokens; above 1 makes them less likely",
         range: ABOVE_0, request: Some([0.01, 10.0]), makers: Some("penalty_repeat"),
     }
     /// Subtracted from a token's logit for each time it is in the history.
     frequency_penalty: f32 = 0.0, usually 0.0, Number {
         flag: "frequency-penalty", value: "X",
-        help: "Subtracted from a token's logit for each time it was used lately",
+        help: "Penalty for each recent use of a token, subtracted from its logit",
         range: FINITE, request: Some([-2.0, 2.0]),
     }
     /// Subtracted from a token's logit if it is in the history.
     presence_penalty: f32 = 0.0, usually 0.0, Number {
         flag: "presence-penalty", value: "X",
-        help: "Subtracted from a token's logit if it was used lately",
+        help: "Penalty for a token that was used recently, subtracted from its logit",
         range: FINITE, request: Some([-2.0, 2.0]),
     }
     /// How many of the last tokens the penalties look at, those of the prompt included; `None` for all.
     penalty_window: Option<usize> = Some(64), usually Some(64), Window {
         flag: "repeat-last-n", other_name: Some("repeat_last_n"), value: "N",
-        help: "How many of the last tokens the three penalties look at, those of the prompt included; 0 for none",
+        help: "How many recent tokens the three penalties look at, prompt included; 0 for none",
     }
     /// Keep the tokens whose surprisal is nearest to the entropy until their probabilities reach this sum; 1 keeps all.
     typical_p: f32 = 1.0, usually 1.0, Number {
@@ -108,31 +108,31 @@ sampling_params! {
     /// How often XTC cuts; 0 never.
     xtc_probability: f32 = 0.0, usually 0.0, Number {
         flag: "xtc-probability", value: "P",
-        help: "XTC: how often the most likely tokens are cut but for the last that reaches --xtc-threshold; 0 for never",
+        help: "XTC: probability of removing all likely tokens but the least likely of them; 0 for never",
         range: SHARE, request: Some([0.0, 1.0]),
     }
     /// The probability from which on XTC takes a token for a likely one; above 0.5 there are never two.
     xtc_threshold: f32 = 0.1, usually 0.1, Number {
         flag: "xtc-threshold", value: "P",
-        help: "XTC: the least probability of a likely token",
+        help: "XTC: tokens with at least this probability are likely",
         range: SHARE, request: Some([0.0, 1.0]),
     }
     /// The temperature is between `temperature` less and more this, by the entropy of the tokens; 0 for a fixed one.
     dynatemp_range: f32 = 0.0, usually 0.0, Number {
         flag: "dynatemp-range", value: "T",
-        help: "Dynamic temperature: between --temperature less and more T, by how undecided the model is; 0 for a fixed one",
+        help: "Dynamic temperature: vary --temperature by up to T with the entropy; 0 for a fixed temperature",
         range: AT_LEAST_0, request: Some([0.0, 10.0]),
     }
     /// The power of the share of the entropy that the dynamic temperature follows.
     dynatemp_exponent: f32 = 1.0, usually 1.0, Number {
         flag: "dynatemp-exponent", alias: Some("dynatemp-exp"), value: "X",
-        help: "Dynamic temperature: the exponent of the entropy's share",
+        help: "Dynamic temperature: exponent applied to the normalized entropy",
         range: AT_LEAST_0, request: Some([0.0, 100.0]),
     }
     /// 2 keeps the surprisal of tokens near `mirostat_tau` in place of all cuts; 0 does not.
     mirostat: usize = 0, usually 0, Count {
         flag: "mirostat", value: "N",
-        help: "2 for mirostat 2.0, which takes the place of all cuts; 0 for none",
+        help: "2 for mirostat 2.0, which replaces top-k, top-p and the like; 0 for none",
         request: ANY_WHOLE,
     }
     /// The surprisal that mirostat aims at, in bits.
@@ -144,49 +144,49 @@ sampling_params! {
     /// How fast mirostat moves its bound.
     mirostat_eta: f32 = 0.1, usually 0.1, Number {
         flag: "mirostat-eta", alias: Some("mirostat-lr"), value: "X",
-        help: "Mirostat: how fast its bound moves",
+        help: "Mirostat: learning rate",
         range: AT_LEAST_0, request: Some([0.0, 10.0]),
     }
     /// The penalty of a repeated sequence of `dry_allowed_length` tokens; 0 for none.
     dry_multiplier: f32 = 0.0, usually 0.0, Number {
         flag: "dry-multiplier", value: "X",
-        help: "DRY: the penalty of a token that goes on with a repeated sequence of the allowed length; 0 for none",
+        help: "DRY: penalty for a token that extends a repeated sequence; 0 for none",
         range: AT_LEAST_0, request: Some([0.0, 100.0]),
     }
     /// The penalty grows by this factor with every further token of the sequence.
     dry_base: f32 = 1.75, usually 1.75, Number {
         flag: "dry-base", value: "X",
-        help: "DRY: the factor by which the penalty grows with every further token",
+        help: "DRY: factor by which the penalty grows with each token of the sequence",
         range: AT_LEAST_1, request: Some([1.0, 100.0]),
     }
     /// The longest sequence that may be repeated without a penalty, and one token more.
     dry_allowed_length: usize = 2, usually 2, Count {
         flag: "dry-allowed-length", value: "N",
-        help: "DRY: sequences of so many tokens are penalised, and longer ones more",
+        help: "DRY: shortest repeated sequence that is penalized, in tokens; longer ones more",
         request: ANY_WHOLE,
     }
     /// How many of the last tokens DRY looks at; `None` for all.
     dry_penalty_last_n: Option<usize> = None, usually None, Window {
         flag: "dry-penalty-last-n", value: "N",
-        help: "DRY: how many of the last tokens are looked at; -1 for all, 0 for none",
+        help: "DRY: how many recent tokens to look at; -1 for all, 0 for none",
         request: ANY_WHOLE,
     }
     /// Nothing but its length, and stop strings, ends a text.
     ignore_eos: bool = false, usually false, Flag {
         flag: "ignore-eos", value: "on",
-        help: "Do not let the model end the text",
+        help: "Do not let the model end the text (ignore end-of-text tokens)",
         request: ANY_WHOLE,
     }
     /// The steps of the chain in their order; those left out are not done.
     samplers: SamplerOrder = SamplerOrder::USUAL, usually SamplerOrder::USUAL, Order {
         flag: "samplers", alias: Some("sampling-seq"), value: "NAMES",
-        help: "Steps of the sampler in their order, with ; between them, or llama.cpp's letters; those left out are not done",
+        help: "Sampler steps in order, separated by ; (or llama.cpp's letters); steps not listed are skipped",
         request: ANY_WHOLE,
     }
     /// Makes a run repeatable; `None` picks a seed.
     seed: Option<u64> = None, usually None, Seed {
         flag: "seed", short: Some('s'), value: "N",
-        help: "Makes the choice repeatable; without it, or with -1, every run differs",
+        help: "Random seed: the same seed gives the same text; -1, or none, differs every run",
         request: ANY_WHOLE,
     }
 }

@@ -137,7 +137,7 @@ impl SamplingSetting {
     /// # Errors
     /// Says what it has to be.
     pub fn parse(&self, text: &str) -> Result<SettingValue, String> {
-        let whole = || text.parse::<usize>().map_err(|_| format!("`{text}` is not a whole number"));
+        let whole = || text.parse::<usize>().map_err(|_| format!("`{text}` is not a whole number from 0"));
         Ok(match self.usual {
             SettingValue::Number(_) => {
                 SettingValue::Number(text.parse().map_err(|_| format!("`{text}` is not a number"))?)

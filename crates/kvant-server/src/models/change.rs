@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 impl Models {
     fn changeable(&self) -> Result<&Arc<dyn ModelLoader>, String> {
-        self.loader.as_ref().ok_or_else(|| "the model of this server is fixed".to_owned())
+        self.loader.as_ref().ok_or_else(|| "this server cannot change its model".to_owned())
     }
 
     /// Fetches a model, which is served from then on. Takes a while.

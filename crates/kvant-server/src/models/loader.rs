@@ -40,7 +40,7 @@ pub struct PullProgress<'a> {
 }
 
 /// What a loader says that cannot change which models there are.
-const FIXED: &str = "the models of this server are fixed";
+const FIXED: &str = "this server cannot change its models";
 
 /// Brings models into memory.
 pub trait ModelLoader: Send + Sync {

@@ -162,7 +162,7 @@ impl Models {
             (None, Some(name)) if strict || slots.len() != 1 => return Err(unknown(name, &slots)),
             _ => loaded().or(slots.first()),
         };
-        slot.map(|slot| slot.name.clone()).ok_or_else(|| ApiError::bad("no model is served here"))
+        slot.map(|slot| slot.name.clone()).ok_or_else(|| ApiError::bad("this server has no model"))
     }
 
     async fn load(&self, name: &str) -> Result<Arc<Served>, ApiError> {
@@ -244,7 +244,7 @@ impl Models {
                 None if start.elapsed() < IDLE_TIMEOUT => tokio::time::sleep(PAUSE).await,
                 None => {
                     return Err(format!(
-                        "there is no memory for {name} while other models are at work; try again in a while"
+                        "not enough memory for {name} while other models are busy; try again later"
                     ));
                 }
             }
@@ -261,7 +261,7 @@ impl Models {
             match self.take_out(name)? {
                 Some(worker) => break worker,
                 None if start.elapsed() < IDLE_TIMEOUT => tokio::time::sleep(PAUSE).await,
-                None => return Err(format!("{name} is at work")),
+                None => return Err(format!("{name} is busy")),
             }
         };
         if let Some(worker) = worker {
@@ -281,7 +281,7 @@ impl Models {
             return Ok(Some(None));
         }
         if self.loader.is_none() {
-            return Err(format!("{name} is the only model here, and stays"));
+            return Err(format!("{name} is the server's only model and cannot be unloaded"));
         }
         if !slot.is_idle() {
             return Ok(None);
@@ -403,7 +403,6 @@ fn adapter_of(name: &str, slots: &[Slot]) -> Option<Result<(String, String), Api
 fn unknown(name: &str, slots: &[Slot]) -> ApiError {
     let all = slots.iter().flat_map(|slot| std::iter::once(&slot.name).chain(&slot.adapters));
     let names: Vec<String> = all.map(|name| format!("{name:?}")).collect();
-    let (list, verb) = (names.join(", "), if names.len() == 1 { "is" } else { "are" });
-    let message = format!("the model {name:?} is not served here; {list} {verb}");
+    let message = format!("this server has no model {name:?}; it has {}", names.join(", "));
     ApiError::new(StatusCode::NOT_FOUND, message).code("model_not_found")
 }

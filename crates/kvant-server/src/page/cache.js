@@ -33,7 +33,7 @@ function pages(one, sinks, page) {
   for (let first = 0; first < full; first += step) {
     const end = sinks + (first + step) * page;
     const isShared = end <= one.cached_tokens;
-    block(isShared ? "shared" : "page", `tokens ${sinks + first * page} to ${Math.min(end, held)}${isShared ? ", read before" : ""}`);
+    block(isShared ? "shared" : "page", `tokens ${sinks + first * page} to ${Math.min(end, held)}${isShared ? ", reused" : ""}`);
   }
   if (held > sinks + full * page) block("exact", `tail: the last ${held - sinks - full * page} tokens`);
   return made;
@@ -66,7 +66,7 @@ function draw(view) {
     ["active requests", String(view.sequences.length)],
     ["waiting", String(view.waiting)],
     ["prefix cache", `${prefixes.tokens} tokens`],
-    ...view.costs.map((cost) => [`${cost.tokens.toLocaleString("en")} tokens will take`, `${bytes(cost.bytes)}, not ${bytes(cost.f16_bytes)}`]),
+    ...view.costs.map((cost) => [`${cost.tokens.toLocaleString("en")} tokens would take`, `${bytes(cost.bytes)}, not ${bytes(cost.f16_bytes)}`]),
   ]);
   if (view.sequences.length) past = view.sequences;
   const shown = view.sequences.length ? view.sequences : past;
@@ -88,7 +88,7 @@ function speed(now) {
   line.setAttribute("points", points.join(" "));
   at("speed").replaceChildren(line);
   const last = rates.length ? rates[rates.length - 1][1] : 0;
-  at("pace").textContent = top > 0 ? `${last.toFixed(1)} now, ${top.toFixed(1)} at most in the last minute` : "nothing was generated in the last minute";
+  at("pace").textContent = top > 0 ? `${last.toFixed(1)} now, peak ${top.toFixed(1)} in the last minute` : "no tokens in the last minute";
 }
 
 let looked = 0;
@@ -100,7 +100,7 @@ async function look() {
     if (!response.ok) throw new Error(await reason(response));
     draw(await response.json());
   } catch (error) {
-    figures([["the cache cannot be seen", error.message]]);
+    figures([["cannot read the cache", error.message]]);
   }
 }
 

@@ -22,7 +22,7 @@ function write(name, value) {
   try {
     localStorage.setItem(name, JSON.stringify(value));
   } catch {
-    fail("this browser keeps nothing more: remove a conversation, or what you say now is lost with the page");
+    fail("the browser's storage is full: remove a conversation, or this one is lost when you close the page");
   }
 }
 
@@ -123,7 +123,7 @@ function tools(one, parent) {
   const copy = button("Copy", () => copied(copy, one.content));
   const made = element("div", { className: "tools" }, copy);
   if (one.role === "user") made.append(button("Edit", () => edit(one, parent)));
-  else made.append(button("Answer again", () => running || respond(parent)));
+  else made.append(button("Regenerate", () => running || respond(parent)));
   if (parent.children.length > 1) {
     const step = (by) => () => {
       stop();
@@ -132,8 +132,8 @@ function tools(one, parent) {
       show();
     };
     const [before, after] = [button("‹", step(-1)), button("›", step(1))];
-    before.setAttribute("aria-label", "The alternative before");
-    after.setAttribute("aria-label", "The next alternative");
+    before.setAttribute("aria-label", "Previous version");
+    after.setAttribute("aria-label", "Next version");
     made.append(before, element("span", { textContent: `${parent.chosen + 1} of ${parent.children.length}` }), after);
   }
   return made;
@@ -145,9 +145,9 @@ function edit(one, parent) {
   const index = path(current).findIndex(([turn]) => turn === one);
   const place = at("log").children[index];
   const words = element("textarea", { value: one.content, rows: 4 });
-  words.setAttribute("aria-label", "Your message in other words");
+  words.setAttribute("aria-label", "Edit your message");
   const send = element("button", { type: "submit", textContent: "Send" });
-  const leave = element("button", { type: "button", textContent: "Leave it", onclick: show });
+  const leave = element("button", { type: "button", textContent: "Cancel", onclick: show });
   const form = element("form", { className: "edit" }, words, element("div", { className: "tools" }, send, leave));
   form.addEventListener("submit", (event) => {
     event.preventDefault();
@@ -216,7 +216,7 @@ async function* events(body) {
 
 async function reason(response) {
   const body = await response.json().catch(() => null);
-  return body?.error?.message || `the server said ${response.status}`;
+  return body?.error?.message || `the server answered ${response.status}`;
 }
 
 /** Has the last turn answered, which `asked` is: once more, if it was answered before. */
@@ -289,8 +289,8 @@ function failed(talk, asked, error) {
 function note(usage, time, finish) {
   if (!usage) return "";
   const cached = usage.prompt_tokens_details?.cached_tokens || 0;
-  const cut = finish === "length" ? "cut off: the longest answer, or the context, was reached; " : "";
-  return `${cut}${usage.completion_tokens} tokens in ${(time / 1000).toFixed(1)} s; prompt ${usage.prompt_tokens}, of which ${cached} were in the cache`;
+  const cut = finish === "length" ? "cut off at the maximum tokens or the end of the context; " : "";
+  return `${cut}${usage.completion_tokens} tokens in ${(time / 1000).toFixed(1)} s; prompt ${usage.prompt_tokens}, ${cached} of them from the cache`;
 }
 
 at("ask").addEventListener("submit", (event) => {

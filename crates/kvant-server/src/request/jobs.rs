@@ -183,5 +183,5 @@ impl Jobs {
 }
 
 fn ended() -> ApiError {
-    ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "the engine has ended; the server must be restarted")
+    ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "the engine has stopped; restart the server")
 }

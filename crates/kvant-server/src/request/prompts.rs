@@ -45,7 +45,7 @@ pub fn prompts(fields: &mut Fields, name: &str) -> Result<Vec<Prompt>, ApiError>
     let ids = |items: &[Value]| -> Result<Prompt, ApiError> {
         let ids: Option<Vec<u32>> = items.iter().map(whole).collect();
         ids.map(Prompt::Tokens)
-            .ok_or_else(|| ApiError::field(name, format!("{name}: these are no token ids")))
+            .ok_or_else(|| ApiError::field(name, format!("{name}: not token ids of this model")))
     };
     if items.iter().any(Value::is_number) {
         return Ok(vec![ids(&items)?]);

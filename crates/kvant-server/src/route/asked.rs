@@ -29,7 +29,8 @@ impl FromRequest<Arc<App>> for Asked {
     async fn from_request(request: Request<Body>, app: &Arc<App>) -> Result<Self, ApiError> {
         let (mut head, body) = request.into_parts();
         let caller = Extension::<Caller>::from_request_parts(&mut head, app).await;
-        let unknown = |_| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "a request that nobody let in");
+        let unknown =
+            |_| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "the request has not been authenticated");
         let Extension(caller) = caller.map_err(unknown)?;
         let body = app.body(Request::from_parts(head, body)).await?;
         let fields = Fields::parse(&body, caller.notes())?;

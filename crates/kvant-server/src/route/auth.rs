@@ -148,7 +148,7 @@ fn admit(app: &App, request: &Request<Body>) -> Result<Identity, ApiError> {
         None if is_free => Ok(Identity::ANYBODY),
         None => {
             let message = match sent.or(plain) {
-                Some(_) => "the API key is not one of this server's",
+                Some(_) => "unknown API key",
                 None => "an API key is required: send it as `Authorization: Bearer KEY`, or as `x-api-key`",
             };
             Err(ApiError::new(StatusCode::UNAUTHORIZED, message).code("invalid_api_key"))

@@ -5,6 +5,7 @@ use super::state::view_of;
 use super::{Answered, Asked, Caller, json};
 use crate::app::App;
 use crate::error::ApiError;
+use crate::fields::short;
 use crate::request::jobs::{JobOptions, Jobs};
 use crate::request::prompts::prompts;
 use crate::request::sampling::Settings;
@@ -99,7 +100,7 @@ pub async fn props(
 /// The sampler's settings by their names.
 fn settings(sampling: &SamplingParams) -> Map<String, Value> {
     let value = |value: SettingValue| match value {
-        SettingValue::Number(number) => number.into(),
+        SettingValue::Number(number) => short(number),
         SettingValue::Count(count) => count.into(),
         SettingValue::Window(window) => window.map_or_else(|| Value::from(-1), Value::from),
         SettingValue::Seed(seed) => seed.map_or_else(|| Value::from(-1), Value::from),

@@ -59,7 +59,7 @@ pub fn check_dimensions(asked: Option<u64>, vectors: &[Vec<f32>]) -> Result<(), 
         None => Ok(()),
         Some(asked) => {
             let message = format!(
-                "dimensions is {asked}, but this model's vectors have {own}, and were not trained to be cut; leave it out"
+                "dimensions is {asked}, but this model's vectors have {own} and cannot be shortened; leave it out"
             );
             Err(ApiError::field("dimensions", message).code("unsupported_parameter"))
         }

@@ -24,7 +24,7 @@ type Figure = fn(&Counters) -> f64;
 
 /// Names are vLLM's, so that its dashboards need another prefix and nothing else.
 const FIGURES: [(&str, &str, &str, Figure); 18] = [
-    ("num_requests_running", "gauge", "Sequences in work.", |c| c.running as f64),
+    ("num_requests_running", "gauge", "Sequences being processed.", |c| c.running as f64),
     ("num_requests_waiting", "gauge", "Requests in the queue.", |c| c.waiting as f64),
     ("request_accepted_total", "counter", "Requests taken into the queue.", |c| c.accepted as f64),
     ("request_refused_total", "counter", "Requests refused because the queue was full.", |c| {
@@ -38,12 +38,17 @@ const FIGURES: [(&str, &str, &str, Figure); 18] = [
     ("prefix_cache_queries_total", "counter", "Tokens of prompts looked for in the prefix cache.", |c| {
         c.prompt_tokens as f64
     }),
-    ("prefix_cache_hits_total", "counter", "Tokens of prompts found there.", |c| c.cached_tokens as f64),
-    ("generation_tokens_total", "counter", "Tokens generated.", |c| c.generated_tokens as f64),
-    ("spec_decode_num_draft_tokens_total", "counter", "Tokens read on trial (speculative decoding).", |c| {
-        c.proposed_tokens as f64
+    ("prefix_cache_hits_total", "counter", "Tokens of prompts found in the prefix cache.", |c| {
+        c.cached_tokens as f64
     }),
-    ("spec_decode_num_accepted_tokens_total", "counter", "Those of them that were accepted.", |c| {
+    ("generation_tokens_total", "counter", "Tokens generated.", |c| c.generated_tokens as f64),
+    (
+        "spec_decode_num_draft_tokens_total",
+        "counter",
+        "Draft tokens proposed by speculative decoding.",
+        |c| c.proposed_tokens as f64,
+    ),
+    ("spec_decode_num_accepted_tokens_total", "counter", "Draft tokens accepted.", |c| {
         c.accepted_tokens as f64
     }),
     ("iterations_total", "counter", "Passes through the network.", |c| c.passes as f64),

@@ -88,12 +88,12 @@ pub fn router(app: Arc<App>) -> Router {
 }
 
 async fn unknown(uri: Uri) -> ApiError {
-    let message = format!("there is no {} here", uri.path());
+    let message = format!("no such route: {}", uri.path());
     ApiError::new(StatusCode::NOT_FOUND, message).code("unknown_url")
 }
 
 async fn wrong_method(method: Method, uri: Uri) -> ApiError {
-    let message = format!("{} cannot be asked for with {method}", uri.path());
+    let message = format!("{} does not accept {method}", uri.path());
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, message)
 }
 

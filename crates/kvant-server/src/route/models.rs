@@ -63,7 +63,7 @@ fn anthropic_description(app: &App, status: &ModelStatus) -> Value {
         "type": "model",
         "id": status.name,
         "display_name": status.name,
-        "created_at": format!("{}Z", rfc3339(app.started)),
+        "created_at": rfc3339(app.started),
     })
 }
 
@@ -90,7 +90,7 @@ pub async fn one(
 }
 
 fn unknown(name: &str) -> ApiError {
-    let message = format!("the model {name:?} is not served here; GET /v1/models lists those that are");
+    let message = format!("this server has no model {name:?}; GET /v1/models lists its models");
     ApiError::new(StatusCode::NOT_FOUND, message).code("model_not_found")
 }
 

@@ -17,7 +17,7 @@ use std::sync::Arc;
 pub async fn health(State(app): State<Arc<App>>) -> Result<Response<Body>, ApiError> {
     match app.models.loaded().iter().all(|served| served.handle.is_alive()) {
         true => Ok(json(&object!({"status": "ok"}))),
-        false => Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the engine has ended")),
+        false => Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the engine has stopped")),
     }
 }
 
@@ -36,7 +36,7 @@ pub async fn view_of(app: &App, caller: &Caller) -> Result<(Arc<Served>, View), 
         true => served.handle.look(show),
         false => served.handle.look_as(Viewer { owner, tenant }, show),
     }
-    let ended = |_| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the engine has ended");
+    let ended = |_| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the engine has stopped");
     let view = receiver.await.map_err(ended)?;
     Ok((served, view))
 }

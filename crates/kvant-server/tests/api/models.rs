@@ -299,7 +299,8 @@ fn anthropics_clients_get_models_in_their_shape() {
     assert_eq!((list.get("object"), &list["data"][0]["type"]), (None, &json!("model")));
     let one = get("/v1/models/b").json();
     assert_eq!((&one["id"], &one["display_name"], &list["data"][1]), (&json!("b"), &json!("b"), &one));
-    assert!(one["created_at"].as_str().unwrap().ends_with('Z'));
+    let created = one["created_at"].as_str().unwrap();
+    assert!(created.ends_with('Z') && created.matches('Z').count() == 1, "{created}");
     let missing = get("/v1/models/z");
     assert_eq!((missing.status, &missing.json()["error"]["type"]), (404, &json!("not_found_error")));
     assert_eq!(server.get("/v1/models").json()["object"], "list", "others get OpenAI's");

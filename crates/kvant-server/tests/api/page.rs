@@ -34,7 +34,7 @@ fn people_send_stop_reload_and_are_told_what_is_wrong() {
     assert_eq!(browser.value("at('stop').hidden && !at('send').hidden && at('text').value === ''"), true);
     browser.until("at('figures').textContent.includes('prefix cache')");
     // A short talk is told to be exact, and what a long one will take; nothing is larger than it would be without compression.
-    browser.until("at('figures').textContent.includes('480 tokens will take')");
+    browser.until("at('figures').textContent.includes('480 tokens would take')");
     assert_eq!(browser.value("at('sequences').textContent.includes('f16 would take') && at('sequences').textContent.includes('exact')"), false);
     browser.until("document.querySelector('#speed polyline')?.getAttribute('points').length > 0");
 
@@ -75,7 +75,7 @@ fn an_idle_server_generates_nothing_per_second() {
     let server = usual();
     let mut browser = Browser::open(&format!("http://{}/", server.address), (1280, 900));
     browser.until("history.length > 2");
-    assert_eq!(browser.value("at('pace').textContent"), "nothing was generated in the last minute");
+    assert_eq!(browser.value("at('pace').textContent"), "no tokens in the last minute");
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn what_was_said_can_be_said_and_answered_again() {
     browser.value("at('max_tokens').value = 8; at('text').value = 'first words'; at('ask').requestSubmit()");
     browser.until(note);
     // Another answer to the same words: both stay.
-    browser.value("[...document.querySelectorAll('.turn.assistant button')].find((b) => b.textContent === 'Answer again').click()");
+    browser.value("[...document.querySelectorAll('.turn.assistant button')].find((b) => b.textContent === 'Regenerate').click()");
     browser.until(&format!(
         "{note} && document.querySelector('.turn.assistant .tools').textContent.includes('2 of 2')"
     ));
@@ -141,8 +141,7 @@ fn what_was_said_can_be_said_and_answered_again() {
         "{note} && document.querySelector('.turn.user .said').textContent === 'other words'"
     ));
     assert_eq!(browser.value("document.querySelectorAll('.turn').length"), 2);
-    browser
-        .value("document.querySelector('.turn.user button[aria-label=\"The alternative before\"]').click()");
+    browser.value("document.querySelector('.turn.user button[aria-label=\"Previous version\"]').click()");
     browser.until("document.querySelector('.turn.user .said').textContent === 'first words'");
     assert_eq!(
         browser.value("document.querySelector('.turn.assistant .tools').textContent.includes('2 of 2')"),
@@ -151,7 +150,7 @@ fn what_was_said_can_be_said_and_answered_again() {
     // All of it survives the page.
     browser.call("Page.reload", serde_json::json!({}));
     browser.until("document.readyState === 'complete' && document.querySelectorAll('.turn').length === 2");
-    browser.value("document.querySelector('.turn.user button[aria-label=\"The next alternative\"]').click()");
+    browser.value("document.querySelector('.turn.user button[aria-label=\"Next version\"]').click()");
     browser.until("document.querySelector('.turn.user .said').textContent === 'other words'");
     assert_eq!(browser.complaints, Vec::<String>::new());
 }

@@ -135,7 +135,7 @@ fn idle_connections_do_not_shut_out_others() {
     let refused = server.get("/v1/models");
     // The answers may be over by now on a fast machine.
     if refused.status != 200 {
-        refused.fails(503, "connections are at work");
+        refused.fails(503, "connections are busy");
     }
     work.iter_mut().for_each(|stream| drop(Answer::read(stream)));
     assert_eq!(server.get("/v1/models").status, 200);
@@ -154,7 +154,7 @@ fn a_server_that_others_reach_needs_a_key() {
         kvant_server::Server::bind("0.0.0.0:0", scheduler.handle(), options)
     };
     let refused = bind(options()).err().unwrap();
-    assert!(refused.to_string().contains("no API key"), "{refused}");
+    assert!(refused.to_string().contains("without an API key"), "{refused}");
     assert!(bind(keyed()).is_ok());
     assert!(bind(ServerOptions { insecure: true, ..options() }).is_ok());
 }

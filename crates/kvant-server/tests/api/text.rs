@@ -174,7 +174,7 @@ fn a_gap_is_filled_by_models_that_were_taught_it() {
         (PATH, json!({"prompt": "a", "suffix": "b"})),
         ("/infill", json!({"input_prefix": "a", "input_suffix": "b"})),
     ] {
-        server.post(path, &body).fails(400, "fill in the middle");
+        server.post(path, &body).fails(400, "fill-in-the-middle");
     }
     let names = ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"];
     let server = serve(crate::tiny::model_with_tokens(None, &names), options(), Default::default());
@@ -265,6 +265,7 @@ fn props_and_slots_tell_what_is_set_and_what_is_done() {
     let props = server.get("/props").json();
     let settings = &props["default_generation_settings"];
     assert_eq!((&settings["n_ctx"], &settings["params"]["seed"]), (&json!(480), &json!(1)));
+    assert_eq!(settings["params"]["xtc_threshold"], json!(0.1), "and not the digits of an f32");
     assert_eq!(
         settings["params"]["samplers"],
         "penalties;dry;top_n_sigma;temperature;top_k;typical_p;top_p;min_p;xtc"

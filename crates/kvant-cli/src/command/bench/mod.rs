@@ -50,7 +50,7 @@ pub struct Bench {
     model: Option<String>,
 
     /// Measure a running `kvant serve` at http://HOST:PORT instead: many clients at once,
-    /// cached prompts, and answers during a long prompt
+    /// cached prompts, and other answers while a long prompt is read
     #[arg(long, value_name = "URL", conflicts_with_all = ["model", "prompt", "generate", "depth", "kv", "sparse_v", "state",
           "weights", "device", "threads", "repetitions", "fill", "paced"])]
     server: Option<String>,
@@ -77,12 +77,12 @@ pub struct Bench {
     kv: Caches,
 
     /// Compute device: cpu, gpu (Metal, Vulkan or DirectX 12), cuda or cuda:N (NVIDIA), or
-    /// auto, a GPU that can run the model
+    /// auto: a GPU that can run the model
     #[arg(long, value_name = "DEVICE", default_value_t = DeviceChoice::Cpu)]
     device: DeviceChoice,
 
-    /// Skip the values of a page in which no token has TAU of the largest weight, above 0 and
-    /// below 1, in every cache
+    /// Skip the values of pages whose attention weights are all below TAU times the largest,
+    /// above 0 and below 1, in every cache
     #[arg(long, value_name = "TAU")]
     sparse_v: Option<SparseV>,
 
@@ -90,8 +90,8 @@ pub struct Bench {
     #[arg(long, value_name = "TYPE")]
     weights: Option<Weights>,
 
-    /// Type of recurrent state: f32, bf16 or int8; the narrower, the smaller and the less
-    /// exact [default: f32]
+    /// Type of recurrent state: f32, bf16 or int8; narrower types are smaller and less exact
+    /// [default: f32]
     #[arg(long, value_name = "TYPE")]
     state: Option<StateType>,
 
@@ -205,12 +205,17 @@ impl Bench {
             }
         } else {
             write_table(&mut out, &rows)?;
-            writeln!(out, "\n{} ({}), {} runs each, best and median", name.0, name.1, plan.repetitions)?;
+            writeln!(out, "\n{} ({}), {}, best and median", name.0, name.1, runs_each(plan.repetitions))?;
             let place = placed.device.as_ref().map_or(String::new(), |device| format!("{}; ", device.name()));
             writeln!(out, "{place}{} with {} cores, kvant {version}", machine.cpu, machine.cores)?;
         }
         Ok(())
     }
+}
+
+/// How often each configuration ran, in words.
+fn runs_each(repetitions: usize) -> String {
+    if repetitions == 1 { "1 run each".to_owned() } else { format!("{repetitions} runs each") }
 }
 
 /// Says what comes next and waits for a line. Whoever closes the pipes no longer takes turns, and that is fine.

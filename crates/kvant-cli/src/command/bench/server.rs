@@ -178,7 +178,7 @@ impl Load<'_> {
         let mut rows = vec![Row { test, value: median, unit: "ms", ratio: None }];
         if busy.is_empty() {
             eprintln!(
-                "note: the prompt was not read while others were answered; there is nothing to tell of that"
+                "note: the prompt was read only after the other answers had ended, so the delay it causes was not measured"
             );
         } else {
             let test = format!("the same, 99 %, while {} tokens of prompt are read", self.sizes.long);

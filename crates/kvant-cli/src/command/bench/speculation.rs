@@ -345,8 +345,9 @@ pub fn run(
         table.write(&mut out, 0)?;
         writeln!(
             out,
-            "\n{model}, greedy, in turns, {repetitions} runs each: the best of each way, their ratio, the median of the ratios of two \
-             turns, and the ratio by the processors' time; the texts are equal"
+            "\n{model}, greedy, in turns, {}: the best of each way, their ratio, the median of the ratios of two \
+             turns, and the ratio by the processors' time; the texts are equal",
+            super::runs_each(repetitions)
         )?;
     }
     Ok(())

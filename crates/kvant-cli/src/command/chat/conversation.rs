@@ -42,7 +42,7 @@ impl Conversation {
     /// A user's turn, and the answer to it.
     pub fn say(&mut self, text: String) -> Result<(), Failure> {
         if self.is_waiting() {
-            eprintln!("the last message was not answered yet: /retry answers it, /undo takes it back");
+            eprintln!("the last message has no answer yet: /retry answers it, /undo removes it");
             return Ok(());
         }
         self.turns.push(Message::new("user", text));
@@ -138,7 +138,7 @@ impl Conversation {
             Ok(Some(place)) => remark(&format!("(the old conversation is kept in {})", place.display())),
             Ok(None) => {}
             Err(Failure::Message(why)) => {
-                eprintln!("error: {why}; the old conversation goes on");
+                eprintln!("error: {why}; the conversation stays as it was");
                 return false;
             }
             Err(_) => return false,
@@ -167,7 +167,7 @@ impl Conversation {
             }
         }
         if self.is_waiting() {
-            remark("(this was not answered: /retry answers it)");
+            remark("(not answered yet: /retry answers it)");
         }
     }
 
@@ -184,31 +184,31 @@ impl Conversation {
             }
             Slash::System(None) => match &self.system {
                 Some(text) => eprintln!("{text}"),
-                None => remark("(there are no instructions; /system TEXT gives some)"),
+                None => remark("(no instructions; /system TEXT sets them)"),
             },
             Slash::System(Some(text)) => {
                 self.system = Some(text).filter(|text| text != "none");
                 self.save();
                 match &self.system {
-                    Some(_) => remark("(new instructions, from the next message on)"),
-                    None => remark("(no instructions any more)"),
+                    Some(_) => remark("(new instructions: they apply from the next message)"),
+                    None => remark("(instructions removed)"),
                 }
             }
             Slash::Retry => {
                 let Some(last) = self.turns.iter().rposition(|turn| turn.role == "user") else {
-                    eprintln!("there is nothing to answer yet");
+                    eprintln!("nothing to answer yet");
                     return Ok(());
                 };
                 self.turns.truncate(last + 1);
                 self.answer()?;
             }
             Slash::Undo => match self.turns.iter().rposition(|turn| turn.role == "user") {
-                None => eprintln!("there is nothing to take back"),
+                None => eprintln!("nothing to undo"),
                 Some(last) => {
                     let text = self.turns[last].content.clone().unwrap_or_default();
                     self.turns.truncate(last);
                     self.save();
-                    remark(&format!("(took back: {})", beginning(&text)));
+                    remark(&format!("(removed: {})", beginning(&text)));
                 }
             },
             Slash::Save(path) => match self.write_json(Path::new(&path)) {
@@ -235,7 +235,7 @@ impl Conversation {
                 let told = if self.turns.is_empty() { None } else { self.turn()?.remark };
                 match told {
                     Some(cannot) => eprintln!("note: {cannot}"),
-                    None => remark("(from the next message on)"),
+                    None => remark("(applies from the next message)"),
                 }
             }
             Slash::Grow(tokens) => self.grow(tokens)?,
@@ -257,15 +257,11 @@ impl Conversation {
 fn read_json(path: &Path) -> Result<(Option<String>, Vec<Message>), String> {
     let text = std::fs::read_to_string(path).map_err(|e| format!("cannot read it: {e}"))?;
     let mut turns: Vec<Message> = serde_json::from_str(&text)
-        .map_err(|e| format!("not a conversation as /save writes it, a list of roles and contents: {e}"))?;
+        .map_err(|e| format!("not a conversation saved by /save (a JSON list of roles and contents): {e}"))?;
     let is_system = turns.first().is_some_and(|turn| turn.role == "system");
     let system = if is_system { turns.remove(0).content } else { None };
     let in_turn = turns.iter().enumerate().all(|(at, turn)| turn.role == ["user", "assistant"][at % 2]);
-    if in_turn {
-        Ok((system, turns))
-    } else {
-        Err("turns of user and assistant have to alternate".to_owned())
-    }
+    if in_turn { Ok((system, turns)) } else { Err("user and assistant messages must alternate".to_owned()) }
 }
 
 /// The beginning of a text, for a remark.

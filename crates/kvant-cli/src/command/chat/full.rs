@@ -17,10 +17,10 @@ impl Conversation {
     pub fn offer_room(&self) {
         let context = self.session.context();
         eprintln!(
-            "  /grow {}   go on in a context twice as long (or of any length: /grow 64k)\n  \
-             /window     keep only the first few and the last {} tokens in view, without end\n  \
-             /drop       leave out the oldest turns\n  \
-             /clear starts over",
+            "  /grow {}   double the context (or name a length: /grow 64k)\n  \
+             /window     stream: the model sees only the first few and the last {} tokens\n  \
+             /drop       drop the oldest messages\n  \
+             /clear      start over",
             context.saturating_mul(2),
             grouped(WINDOW.min(context)),
         );
@@ -31,11 +31,11 @@ impl Conversation {
         let now = self.session.context();
         let wanted = tokens.unwrap_or(now.saturating_mul(2));
         if now == usize::MAX {
-            eprintln!("a window has no end: there is nothing to grow");
+            eprintln!("this conversation streams under --window: its context has no limit to raise");
             return Ok(());
         }
         if wanted <= self.session.tokens().len() {
-            eprintln!("error: {} tokens are held already", grouped(self.session.tokens().len()));
+            eprintln!("error: the conversation already has {} tokens", grouped(self.session.tokens().len()));
             return Ok(());
         }
         if let Err(error) = self.opened.grow(&mut self.session, wanted) {
@@ -44,7 +44,7 @@ impl Conversation {
             }
             return Ok(());
         }
-        remark(&format!("(a context of {} tokens)", grouped(wanted)));
+        remark(&format!("(the context is now {} tokens)", grouped(wanted)));
         self.go_on()
     }
 
@@ -62,11 +62,11 @@ impl Conversation {
             }
         }
         remark(&format!(
-            "(the first few and the last {} tokens are in view; what leaves it is forgotten)",
+            "(the model now sees the first few and the last {} tokens; older ones are forgotten)",
             grouped(window)
         ));
         if self.file.is_some() {
-            remark(&format!("(this session goes on under --window {window} from now on)"));
+            remark(&format!("(from now on, resume this session with --window {window})"));
         }
         self.go_on()
     }
@@ -91,9 +91,9 @@ impl Conversation {
             }
         }
         match dropped {
-            0 => eprintln!("there are no old turns to leave out"),
-            1 => remark("(left out the oldest message and its answer)"),
-            count => remark(&format!("(left out the {count} oldest messages and their answers)")),
+            0 => eprintln!("no older messages to drop"),
+            1 => remark("(dropped the oldest message and its answer)"),
+            count => remark(&format!("(dropped the {count} oldest messages and their answers)")),
         }
         self.go_on()
     }

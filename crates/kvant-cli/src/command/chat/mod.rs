@@ -26,9 +26,9 @@ Examples:
   kvant chat qwen3:8b --system \"You are a patient teacher.\"
   kvant chat model.gguf --session letters.kvant
 
-Within the conversation: /help lists the commands, Ctrl-C stops an answer,
-Ctrl-D, /exit or Ctrl-C twice on an empty line leaves. A line that ends with a
-backslash goes on with the next one; \"\"\" begins and ends several lines.";
+In the conversation, /help lists the commands. Ctrl-C stops an answer. Ctrl-D,
+/exit, or Ctrl-C twice on an empty line leave. A backslash at the end of a line
+continues the message on the next line; \"\"\" begins and ends several lines.";
 
 /// Arguments of `kvant chat`.
 #[derive(Args)]
@@ -94,7 +94,7 @@ impl Chat {
                 self.model.model = name;
             } else {
                 return Err(Failure::Usage(format!(
-                    "`{name}` is not a model: neither a file nor a name that kvant knows; `kvant models --known` lists short names"
+                    "`{name}` is neither a file nor a model name that kvant knows; `kvant models --known` lists short names"
                 )));
             }
         }
@@ -172,7 +172,7 @@ fn talk(input: &mut Input, conversation: &mut Conversation, is_single: bool) -> 
         match line {
             Line::End => return Ok(()),
             Line::Interrupted if was_leaving => return Ok(()),
-            Line::Interrupted => input.say("(Ctrl-C once more, Ctrl-D or /exit leaves)"),
+            Line::Interrupted => input.say("(press Ctrl-C again to leave; Ctrl-D and /exit leave too)"),
             Line::Cleared => {}
             Line::Text(text) if text.trim().is_empty() => {}
             Line::Text(text) => match Slash::parse(&text) {

@@ -4,23 +4,24 @@ use crate::options::{Think, Tokens};
 
 /// What `/help` prints.
 pub const HELP: &str = "\
-/clear              begin a new conversation; a saved one is kept beside the new one
-/undo               take back the last message and its answer
+/clear              start a new conversation; a --session file keeps the old one
+                    under another name
+/undo               remove the last message and its answer
 /retry              answer the last message again
-/system TEXT        new instructions; none removes them, without TEXT shows them
-/set NAME VALUE     a setting, such as temperature 0.5 or max_tokens 200; without a
-                    name shows them all
-/think HOW          on, off, hide, low, medium or high
+/system TEXT        set the system prompt; `none` removes it, no TEXT shows it
+/set NAME VALUE     change a setting, such as temperature 0.5 or max_tokens 200;
+                    no NAME shows them all
+/think HOW          reasoning: on, off, hide, low, medium or high
 /save FILE          write the conversation as JSON
-/load FILE          go on with one that was saved
-/grow TOKENS        a longer context (without TOKENS: twice as long)
-/window TOKENS      only the first few and the last TOKENS in view, without end
-/drop N             leave out the N oldest messages (without N: as many as needed)
+/load FILE          continue a conversation written by /save
+/grow TOKENS        lengthen the context (no TOKENS: double it)
+/window TOKENS      stream: the model sees the first few and the last TOKENS
+/drop N             drop the N oldest messages (no N: as many as needed)
 /exit               leave (also Ctrl-D, and Ctrl-C twice on an empty line)
 /help               this list
-Ctrl-C stops an answer and clears a line. A line that ends with \\ goes on with the
-next one; \"\"\" begins and ends several lines. Begin with // to say something that
-begins with a slash.";
+Ctrl-C stops an answer and clears a line. \\ at the end of a line continues the message
+on the next line; \"\"\" begins and ends several lines. To send a message that begins
+with a slash, type // first.";
 
 /// All commands, for completion.
 pub const NAMES: [&str; 13] = [
@@ -82,7 +83,7 @@ impl Slash {
                 Err(_) => Err("/drop takes a number of messages".to_owned()),
             },
             ("exit" | "quit" | "bye", _) => Ok(Self::Exit),
-            (other, _) => Err(format!("there is no command /{other}; /help lists them")),
+            (other, _) => Err(format!("unknown command /{other}; /help lists the commands")),
         })
     }
 }

@@ -30,14 +30,14 @@ pub fn list(out: &mut dyn Write) -> Result<(), Failure> {
         let which = if others.is_empty() { "" } else { "other " };
         writeln!(
             out,
-            "  {which}kernels for one token and for blocks of tokens add up in one order: a token's logits do not depend on what is read beside it"
+            "  {which}kernels for one token and for blocks of tokens sum in the same order: a token's logits do not depend on its batch"
         )?;
     }
     if !others.is_empty() {
         writeln!(
             out,
-            "  {}: one token and blocks of tokens have roundings of their own, so logits of a token differ by up to those of f16 with what \
-             is read beside it; KVANT_GPU_ARITHMETIC=plain gives the same bits, slower",
+            "  {}: kernels for one token and for blocks of tokens round differently, so a token's logits depend on its batch, by \
+             rounding errors of f16; KVANT_GPU_ARITHMETIC=plain gives the same bits, slower",
             others.join(", ")
         )?;
     }

@@ -55,7 +55,7 @@ pub fn load() -> Option<f64> {
 /// Threads in use by default, for people.
 pub fn threads_line(threads: usize) -> String {
     match threads {
-        1 => "1 (all there is)".to_owned(),
+        1 => "1 (the machine has one)".to_owned(),
         n => format!("{n}, unless --threads says otherwise"),
     }
 }

@@ -121,7 +121,7 @@ fn machine(out: &mut dyn Write, complaints: &mut Vec<Complaint>) -> Result<Tier,
     }
     if let Some(load) = machine::load().filter(|&load| load > threads as f64) {
         let what = format!("other programs keep the processors busy (load {load:.1} on {threads})");
-        complaints.push(complaint(what, "let them end first, or use fewer threads: --threads"));
+        complaints.push(complaint(what, "wait until they finish, or use fewer threads (--threads)"));
     }
     match Memory::read() {
         Some(memory) => {
@@ -129,7 +129,9 @@ fn machine(out: &mut dyn Write, complaints: &mut Vec<Complaint>) -> Result<Tier,
             let text = format!("{} available of {}{limit}", bytes(memory.available), bytes(memory.total));
             table.row(["memory".into(), text]);
         }
-        None => table.row(["memory".into(), "this system does not say; contexts are not checked".into()]),
+        None => {
+            table.row(["memory".into(), "unknown on this system; contexts are not checked against it".into()])
+        }
     }
     table.write(out, 0)?;
     Ok(tier)
@@ -144,7 +146,7 @@ fn models(out: &mut dyn Write) -> Result<(), Failure> {
         table.row([model.name.clone(), bytes(model.bytes)]);
     }
     if models.is_empty() {
-        table.row(["none yet; the default is fetched on first use".to_owned()]);
+        table.row(["none yet; the default model is downloaded on first use".to_owned()]);
     }
     table.write(out, 2)?;
     Ok(())
@@ -216,8 +218,8 @@ fn layers(
         table.row([vec![count.to_string()], cells].concat());
     }
     if kernels.iter().any(|slot| slot.kernels.contains(&"decode")) {
-        let what = format!("there are no kernels on the bytes of {policy}: pages are decoded to be read");
-        complaints.push(complaint(what, "choose another cache: `--kv list` prints them"));
+        let what = format!("{policy} has no kernels that read encoded pages: pages are decoded first");
+        complaints.push(complaint(what, "choose another cache: `--kv list` lists them"));
     }
     table.write(out, 2)?;
 
@@ -230,17 +232,17 @@ fn layers(
     {
         let (size, available) = (bytes(estimate.weights), bytes(memory.available));
         let what = format!(
-            "the weights take {size}, but {available} are available: they will be read from disk again and again"
+            "the weights take {size}, but only {available} is available: they will be read from disk over and over"
         );
-        complaints.push(complaint(what, "close other programs, or use a smaller model or quantisation"));
+        complaints.push(complaint(what, "close other programs, or use a smaller model or quantization"));
     }
     unpacked.sort();
     unpacked.dedup();
     if !unpacked.is_empty() {
         let types = unpacked.join(", ");
         let what =
-            format!("there are no kernels for weights in {types}: they are unpacked for every product");
-        complaints.push(complaint(what, "`kvant convert` writes them in a type that has some"));
+            format!("there are no fast kernels for weights in {types}: they are decoded for every product");
+        complaints.push(complaint(what, "`kvant convert` can write the model in a faster type"));
     }
     Ok(())
 }

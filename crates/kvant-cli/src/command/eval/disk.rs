@@ -21,7 +21,7 @@ impl Eval {
             return None;
         }
         let kept = self.try_open_kept(checkpoint, model, windows);
-        kept.inspect_err(|e| eprintln!("note: nothing is kept for later runs: {e}")).ok()
+        kept.inspect_err(|e| eprintln!("note: results cannot be stored for later runs: {e}")).ok()
     }
 
     fn try_open_kept(
@@ -34,7 +34,7 @@ impl Eval {
         let key = Key {
             program: program()?,
             model: checkpoint.signature().0,
-            about: format!("What kvant eval has computed of {}. May be deleted.\n", self.model),
+            about: format!("Results of kvant eval for {}. Safe to delete.\n", self.model),
         };
         let needed = Kept::reference_bytes(windows.chunks(), windows.targets().len(), model.vocabulary());
         Ok(Kept::open(&root, &key, self.keep.0 as u64, needed)?)

@@ -48,11 +48,10 @@ are those of encoded pages with all their scales; the total adds the tokens that
 are kept exactly, and KV is what all of it takes at the end of a window.
 
 The exact predictions are computed once and kept in the cache folder
-(KVANT_CACHE), with the results of finished windows: a run that was interrupted
-goes on, and one more cache costs one more cache. Logits are kept in 16 bits,
-which adds about 1e-8 to a KL divergence and nothing to the other figures;
---no-keep adds nothing and keeps nothing. Another build of kvant never uses what
-this one kept.
+(KVANT_CACHE), with the results of finished windows: an interrupted
+run resumes, and a further cache costs only its own windows. Logits are stored in
+16 bits, which adds about 1e-8 to a KL divergence and nothing to the other
+figures; --no-keep stores nothing. Each build of kvant uses only its own results.
 
 Tasks count the cases that are right, and those that come out as with the exact
 cache. A line of --data is {\"query\": …, \"choices\": [TEXT, …], \"gold\": N}, or
@@ -68,11 +67,13 @@ const EXACT: &str = "f32";
 enum Against {
     /// The exact cache on the CPU
     Exact,
-    /// The same cache on the CPU: what the device's arithmetic changes
+    /// The same cache on the CPU: shows the effect of the device's arithmetic
     Cpu,
-    /// The same cache on the CPU, whose pages are decoded to f32 where its kernels round queries and weights to bytes
+    /// The same cache on the CPU with pages decoded to f32, instead of kernels that round
+    /// queries and weights to bytes
     Decoded,
-    /// The same, and every page is the CPU's: what arithmetic changes without what rounding makes of it
+    /// Like decoded, with the CPU's pages on both sides: shows the effect of arithmetic
+    /// without rounding
     Pages,
 }
 
@@ -120,13 +121,13 @@ pub struct Eval {
     #[arg(long)]
     strict: bool,
 
-    /// Skip the values of a page in which no token has TAU of the largest weight, above 0 and
-    /// below 1, in all caches but the exact one
+    /// Skip the values of pages whose attention weights are all below TAU times the largest,
+    /// above 0 and below 1, in all caches but the exact one
     #[arg(long, value_name = "TAU", requires = "kv")]
     sparse_v: Option<SparseV>,
 
-    /// Type of recurrent state in all caches but the exact one: f32, bf16 or int8; the
-    /// narrower, the smaller and the less exact [default: f32]
+    /// Type of recurrent state in all caches but the exact one: f32, bf16 or int8; narrower
+    /// types are smaller and less exact [default: f32]
     #[arg(long, value_name = "TYPE", requires = "kv")]
     state: Option<StateType>,
 
@@ -135,7 +136,7 @@ pub struct Eval {
     activations: Activations,
 
     /// Compute device: cpu, gpu (Metal, Vulkan or DirectX 12), cuda or cuda:N (NVIDIA), or
-    /// auto, a GPU that can run the model; GPUs use f32 activations, and the exact cache is
+    /// auto: a GPU that can run the model. GPUs use f32 activations, and the exact cache is
     /// always computed on the CPU
     #[arg(long, value_name = "DEVICE", default_value_t = DeviceChoice::Cpu)]
     device: DeviceChoice,
@@ -144,7 +145,8 @@ pub struct Eval {
     #[arg(long, value_name = "WHAT", default_value = "exact")]
     against: Against,
 
-    /// Also measure with int8 activations, as in use, and what these cost with an exact cache
+    /// Also measure with int8 activations (the default elsewhere), and their cost with an
+    /// exact cache
     #[arg(long, conflicts_with = "activations")]
     fast: bool,
 
@@ -165,7 +167,7 @@ pub struct Eval {
     #[arg(long, value_name = "SIZE", default_value = "4G")]
     keep: Size,
 
-    /// Keep nothing on disk, and do not use what was kept
+    /// Neither store results on disk nor use stored ones
     #[arg(long, conflicts_with = "keep")]
     no_keep: bool,
 
@@ -207,7 +209,7 @@ impl Eval {
         let compares = self.all || !self.kv.is_empty();
         let about_caches = self.strict || self.fast || self.speed || self.layers || self.html.is_some();
         if !compares && about_caches {
-            let message = "--strict, --fast, --speed, --layers and --html are about caches: name some with --kv, or all with --all";
+            let message = "--strict, --fast, --speed, --layers and --html compare caches: name them with --kv, or take all with --all";
             return Err(Failure::Usage(message.into()));
         }
         if self.against == Against::Cpu && (!compares || self.device == DeviceChoice::Cpu) {

@@ -32,8 +32,8 @@ pub enum Task {
     Needle,
     /// Choose the right ending of questions from --data
     Choice,
-    /// Continue windows of the text by 256 tokens: how far is it as with an exact cache? (With int8 activations, rounding
-    /// alone parts them)
+    /// Continue windows of the text by 256 tokens, and count how far they agree with the exact
+    /// cache (with int8 activations, rounding alone makes texts diverge)
     Trajectory,
     /// Answer with JSON objects, tool calls among them
     Json,

@@ -71,8 +71,8 @@ pub struct Fit {
     #[arg(long, value_name = "SPEC,…")]
     kv: Option<Caches>,
 
-    /// Type of recurrent state: f32, bf16 or int8; the narrower, the smaller and the less
-    /// exact [default: f32]
+    /// Type of recurrent state: f32, bf16 or int8; narrower types are smaller and less exact
+    /// [default: f32]
     #[arg(long, value_name = "TYPE")]
     state: Option<StateType>,
 
@@ -128,7 +128,7 @@ impl Fit {
             checkpoint.path().extension().is_some_and(|e| e == "json") && !checkpoint.has_weights();
         if self.weights.is_some() && !is_config {
             return Err(Failure::new(format!(
-                "{}: says what types its weights are of; --weights is for a config.json without weights",
+                "{}: the file already has its weights' types; --weights is for a config.json without weights",
                 checkpoint.path().display()
             )));
         }
@@ -231,7 +231,7 @@ impl Fit {
         table.write(&mut out, 2)?;
         writeln!(
             out,
-            "\ncontext: the longest that fits beside the weights, up to the model's own; `kvant fit NAME` has the details"
+            "\ncontext: the longest that fits beside the weights, up to the model's own; `kvant fit NAME` shows details"
         )?;
         Ok(())
     }
@@ -241,7 +241,7 @@ impl Fit {
             return Ok(size.0 as u64);
         }
         let memory = Memory::read().ok_or_else(|| {
-            Failure::new("this system does not tell its memory; name it with --ram, as in --ram 8G")
+            Failure::new("the memory of this system is unknown; give it, for example --ram 8G")
         })?;
         Ok(memory.limit.unwrap_or(memory.total))
     }

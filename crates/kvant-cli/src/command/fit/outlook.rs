@@ -115,9 +115,11 @@ impl Outlook {
         if let Some(weights) = self.weights() {
             let origin = match (self.question.assumed, self.has_weights) {
                 (Some(dtype), _) => {
-                    format!(", estimated: they are not here, and every matrix is taken to be {dtype}")
+                    format!(
+                        ", estimated: the weights are not downloaded, and every matrix is assumed to be {dtype}"
+                    )
                 }
-                (None, false) => ", by the directory of the file; they are not here".to_owned(),
+                (None, false) => ", from the file's tensor list; the weights are not downloaded".to_owned(),
                 (None, true) => String::new(),
             };
             facts.push(("weights", format!("{}{origin}", bytes(weights))));

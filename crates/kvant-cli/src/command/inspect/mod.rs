@@ -51,8 +51,8 @@ pub struct Inspect {
     #[arg(long, value_name = "SPEC", value_parser = kv_choice)]
     kv: Option<KvChoice>,
 
-    /// Type of recurrent state: f32, bf16 or int8; the narrower, the smaller and the less
-    /// exact [default: f32]
+    /// Type of recurrent state: f32, bf16 or int8; narrower types are smaller and less exact
+    /// [default: f32]
     #[arg(long, value_name = "TYPE")]
     state: Option<StateType>,
 
@@ -195,7 +195,7 @@ impl<'c> Contents<'c> {
             format!("{:.1} million, {}, {bits:.2} bits each", values as f64 / 1e6, bytes(size)),
         );
         if !self.checkpoint.has_weights() {
-            fact("weights", "not here; matrices are taken to be F16".to_owned());
+            fact("weights", "not downloaded; matrices are assumed to be F16".to_owned());
         }
         match &self.dims {
             Ok(d) => {

@@ -118,8 +118,8 @@ pub struct Run {
     #[arg(long, value_name = "TOOLS", conflicts_with = "raw")]
     tools: Option<String>,
 
-    /// Also print every token with the probability that the model gave it; with =N also the N
-    /// likeliest tokens in its place, 20 at most
+    /// Also print every token with its probability; with =N also the N most likely tokens in
+    /// its place (at most 20)
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "0",
           value_parser = clap::value_parser!(u8).range(0..=20))]
     logprobs: Option<u8>,

@@ -170,7 +170,7 @@ impl ModelLoader for Loader {
     fn remove(&self, name: &str) -> Result<(), String> {
         let place = self.options(name).map_err(|failure| in_words(name, failure))?.model;
         if Path::new(&place).exists() {
-            return Err(format!("{name} is a file of the server's owner, and stays"));
+            return Err(format!("{name} is a file outside kvant's model cache and is not deleted"));
         }
         let is_shared = self.found().iter().filter(|(_, other)| *other == place).count() > 1;
         if !is_shared {
@@ -186,7 +186,7 @@ impl ModelLoader for Loader {
         let place = self.options(name).map_err(|failure| in_words(name, failure))?.model;
         match self.add(other, place) {
             true => Ok(()),
-            false => Err(format!("there is a model {other} already")),
+            false => Err(format!("model {other} already exists")),
         }
     }
 
@@ -236,7 +236,7 @@ fn disk((folder, limit): &Kept, opened: &LoadedModel, empty: &KvCache) -> Result
     if tier.other_numerics() > 0 {
         let count = tier.other_numerics();
         eprintln!(
-            "note: {count} files of --kv-dir were computed with other rounding; answers that go on from them may differ in a last bit"
+            "note: {count} files in --kv-dir were computed with other rounding; answers that reuse them may differ in the last bit"
         );
     }
     Ok(tier)

@@ -84,8 +84,8 @@ pub struct Serve {
     #[arg(long, help_heading = "Server")]
     insecure: bool,
 
-    /// Key for admin requests: pull, copy, delete and unload models, read /metrics [default: if API keys
-    /// are set, nobody may]
+    /// Key for admin requests: pull, copy, delete and unload models, read /metrics [default:
+    /// none; with API keys set, these requests are refused]
     #[arg(long, value_name = "KEY", help_heading = "Server")]
     admin_key: Option<String>,
 
@@ -168,7 +168,7 @@ impl Serve {
         }
         self.model.apply(&Config::read()?.preset(self.model.preset.as_deref())?);
         if self.model.has_window() {
-            let message = "--window: a server's sequences have an end; use --ctx";
+            let message = "--window: the server has no streaming attention; use --ctx";
             return Err(Failure::Usage(message.into()));
         }
         if self.model.has_adapters() && !several.is_empty() {
@@ -270,17 +270,17 @@ impl Serve {
             let before = keys.len();
             keys.extend(text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned));
             if keys.len() == before {
-                return Err(Failure::new(format!("{}: there are no keys in it", path.display())));
+                return Err(Failure::new(format!("{}: contains no keys", path.display())));
             }
         }
         if let Ok(text) = std::env::var(KEYS_VARIABLE) {
             keys.extend(text.split(',').map(str::trim).filter(|key| !key.is_empty()).map(str::to_owned));
         }
         if self.api_key.iter().any(|key| key.trim().is_empty()) {
-            return Err(Failure::Usage("--api-key: an empty key opens nothing".into()));
+            return Err(Failure::Usage("--api-key: the key is empty".into()));
         }
         if self.admin_key.as_ref().is_some_and(|key| key.trim().is_empty()) {
-            return Err(Failure::Usage("--admin-key: an empty key opens nothing".into()));
+            return Err(Failure::Usage("--admin-key: the key is empty".into()));
         }
         Ok(keys)
     }
@@ -300,7 +300,7 @@ impl Serve {
             return Ok(());
         }
         let message = format!(
-            "--host {}: others can reach it, and would need no key; set one with --api-key, or allow that with --insecure",
+            "--host {}: other machines can reach this address without a key; set one with --api-key, or allow it with --insecure",
             self.host
         );
         Err(Failure::Usage(message))
@@ -315,7 +315,7 @@ fn public_name(model: &str) -> String {
 
 fn warn_if_open(keys: &[String], address: SocketAddr) {
     if keys.is_empty() && !address.ip().is_loopback() {
-        eprintln!("note: anyone who reaches {address} can use this server; --api-key sets a key");
+        eprintln!("note: anyone who can reach {address} can use this server; --api-key sets a key");
     }
 }
 

@@ -24,7 +24,7 @@ pub fn find(arguments: &[String]) -> Result<FoundModels, Failure> {
     for model in models {
         let name = public_name(&model);
         if found.iter().any(|(other, _)| *other == name) {
-            return Err(Failure::Usage(format!("two models are called {name}; rename one of their files")));
+            return Err(Failure::Usage(format!("two models are named {name}; rename one of the files")));
         }
         found.push((name, model));
     }
@@ -57,7 +57,7 @@ fn in_folder(folder: &Path) -> Result<Vec<String>, Failure> {
     }
     models.sort();
     match models.is_empty() {
-        true => Err(Failure::new(format!("{}: there are no models in this folder", folder.display()))),
+        true => Err(Failure::new(format!("{}: this folder has no models", folder.display()))),
         false => Ok(models),
     }
 }
@@ -71,7 +71,7 @@ impl Serve {
         ends: UnboundedReceiver<()>,
     ) -> Result<(), Failure> {
         if self.alias.is_some() {
-            let message = "--alias is for one model; several are called as their files are";
+            let message = "--alias names one model; several models have the names of their files";
             return Err(Failure::Usage(message.into()));
         }
         let available = || Memory::read().map(|memory| memory.available / 4 * 3);

@@ -75,7 +75,8 @@ struct Rule {
 pub(super) fn to_lark(text: &str) -> Result<String, GbnfError> {
     let rules = parse::rules(text)?;
     let root = rules.iter().position(|rule| rule.name == "root");
-    let root = root.ok_or_else(|| GbnfError::new(1, "there is no rule `root`, which a text begins with"))?;
+    let root =
+        root.ok_or_else(|| GbnfError::new(1, "there is no rule `root`, with which every text begins"))?;
     Ok(lark::write(&rules, root))
 }
 

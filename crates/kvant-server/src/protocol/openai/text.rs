@@ -103,12 +103,12 @@ fn read(mut fields: Fields, app: &App, served: &Served) -> Result<TextRequest, A
         return Err(ApiError::field("best_of", message));
     }
     if best_of > settings.n && settings.stream {
-        let message = "best_of cannot be combined with stream: the best answer is known at the end";
+        let message = "best_of cannot be combined with stream: the best answer is known only at the end";
         return Err(ApiError::field("best_of", message).code("unsupported_parameter"));
     }
     if prompts.is_empty() || prompts.len() * best_of > most {
         let message = format!(
-            "{} prompts with {best_of} answers each: at least one and at most {most} answers are given at a time",
+            "{} prompts with {best_of} answers each: a request may have 1 to {most} answers",
             prompts.len(),
         );
         return Err(ApiError::field("prompt", message));

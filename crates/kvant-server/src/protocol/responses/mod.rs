@@ -84,8 +84,7 @@ fn name_of(id: Result<Path<String>, PathRejection>) -> Result<String, ApiError> 
 
 fn unknown(id: &str) -> ApiError {
     let message = format!(
-        "there is no response {id:?}: it was not stored, is too old, or this server was started since; send the whole conversation as \
-         input"
+        "no response {id:?}: it was not stored, is too old, or the server has restarted; send the whole conversation as input"
     );
     ApiError::new(StatusCode::NOT_FOUND, message).code("response_not_found").at("previous_response_id")
 }

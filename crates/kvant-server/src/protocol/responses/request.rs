@@ -3,7 +3,7 @@
 use super::input::input;
 use crate::app::App;
 use crate::error::ApiError;
-use crate::fields::Fields;
+use crate::fields::{Fields, short};
 use crate::models::Served;
 use crate::protocol::thinking;
 use crate::request::custom::CustomTools;
@@ -46,8 +46,8 @@ pub fn read(
     let sampling = sampling(&mut fields, served)?;
     let mut echoed = Map::new();
     let mut echo = |name: &str, value: Value| drop(echoed.insert(name.to_owned(), value));
-    echo("temperature", json!(sampling.temperature));
-    echo("top_p", json!(sampling.top_p));
+    echo("temperature", short(sampling.temperature));
+    echo("top_p", short(sampling.top_p));
     let (grammar, format) = text_format(&mut fields, limits.format_bytes)?;
     echo("text", json!({"format": format}));
     let max_tokens = fields.tokens("max_output_tokens", 1)?;

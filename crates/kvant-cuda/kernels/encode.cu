@@ -173,7 +173,7 @@ DEVICE void encode(const EncodeParams& p) {
 }
 
 #define ENCODE(NAME, D, KEY_BITS, VALUE_BITS)                                                                    \
-    extern "C" __global__ void __launch_bounds__(ENCODE_THREADS) NAME(const __grid_constant__ EncodeParams p) {  \
+    extern "C" __global__ void __launch_bounds__(ENCODE_THREADS, 1) NAME(const __grid_constant__ EncodeParams p) {  \
         encode<D, KEY_BITS, VALUE_BITS>(p);                                                                      \
     }                                                                                                            \
     extern "C" __device__ const int NAME##_shared = sizeof(EncodeShared<D>);

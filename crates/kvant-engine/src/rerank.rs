@@ -104,16 +104,6 @@ fn is_declared(checkpoint: &Checkpoint) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::Engine;
-    use kvant_cpu::LoadOptions;
-    use std::path::Path;
-
-    fn fixture(name: &str) -> Checkpoint {
-        Checkpoint::open(
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("../kvant-model/tests/fixtures").join(name),
-        )
-        .unwrap()
-    }
 
     #[test]
     fn a_score_is_the_share_of_yes() {
@@ -122,11 +112,5 @@ mod tests {
             let (a, b) = (f64::from(yes).exp(), f64::from(no).exp());
             assert!((judge.score([yes, no]) - a / (a + b)).abs() < 1e-12, "{yes} {no}");
         }
-    }
-
-    #[test]
-    fn models_without_the_words_of_the_conversation_judge_nothing() {
-        let engine = Engine::load(&fixture("llama"), LoadOptions::default()).unwrap();
-        assert_eq!(engine.judge(), None);
     }
 }

@@ -31,6 +31,7 @@ fn what_nobody_asked_for_is_decided() {
     let opened = on_cpu().open(&path).unwrap();
     assert_eq!((opened.policy().to_string().as_str(), opened.context()), ("int4", 512));
     assert_eq!(opened.notes(), []);
+    assert!(opened.engine().judge().is_none(), "its vocabulary has no ChatML");
     let mut session = opened.session().unwrap();
     assert_eq!(session.context(), 512);
     let request = Request {

@@ -39,7 +39,7 @@ fn a_model_is_pulled_once_listed_and_run_by_name() {
     for name in ["hf.co/org/tiny", "https://huggingface.co/org/tiny/blob/main/tiny.gguf", "org/tiny:latest"] {
         assert_eq!(home.run(&["pull", name]).ok().trim(), path, "{name}");
     }
-    home.run(&["rm", &path]).fails(2, &["is a file of yours"]);
+    home.run(&["rm", &path]).fails(2, &["is your own file"]);
     let removed = home.run(&["rm", "org/tiny"]);
     assert!(removed.err.contains("removed org/tiny"), "{removed:?}");
     assert!(removed.code == Some(0) && !std::path::Path::new(&path).exists());

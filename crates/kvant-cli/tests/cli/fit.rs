@@ -48,7 +48,7 @@ fn a_70b_at_128k_in_64_gb_can_be_asked_about_without_its_weights() {
     home.run(&[&asked[..], &["--html", "no/such/folder.html"]].concat()).fails(1, &["no/such/folder.html"]);
     for words in [
         "70.55 billion",
-        "taken to be Q4_K",
+        "every matrix is assumed to be Q4_K",
         "131072 tokens",
         "64.0 GiB",
         "4.0 GiB of it left to the system",
@@ -135,7 +135,7 @@ fn a_config_under_another_name_is_no_index_of_weights() {
     home.write("c70.json", LLAMA_70B.as_bytes());
     assert!(home.run(&["fit", "c70.json", "--ram", "64G"]).ok().contains("llama"));
     let layers = home.run(&["inspect", "c70.json", "--layers"]).ok();
-    assert!(layers.contains("0-79") && layers.contains("taken to be F16"), "{layers}");
+    assert!(layers.contains("0-79") && layers.contains("assumed to be F16"), "{layers}");
     home.run(&["eval", "c70.json"]).fails(1, &["c70.json", "kvant fit"]);
     home.write("list.json", b"[1, 2]");
     let refused = home.run(&["fit", "list.json", "--ram", "64G"]);

@@ -14,12 +14,12 @@ fn the_first_argument_is_a_model_when_it_names_one() {
     assert_eq!(piped["tokens"], usual["tokens"], "a model and a pipe: the path is not the prompt");
     assert_eq!(run(&[".", "hi"]).json()["tokens"], usual["tokens"], "a folder");
     run(&["nowhere.gguf", "hi"]).fails(1, &["nowhere.gguf", "no such file"]);
-    run(&["why", "is"]).fails(2, &["`why` is not a model", "quotes"]);
+    run(&["why", "is"]).fails(2, &["`why` is neither a file nor a model name", "quotes"]);
     run(&["-m", &model, "one", "two"]).fails(2, &["--model"]);
     home.write("notes.txt", b"words");
     run(&["notes.txt"]).fails(2, &["-f notes.txt"]);
     run(&["qwenn3:8b", "hi"]).fails(1, &["did you mean qwen3:8b?"]);
-    home.run(&["chat", "nothing"]).fails(2, &["`nothing` is not a model", "kvant models --known"]);
+    home.run(&["chat", "nothing"]).fails(2, &["`nothing` is neither a file nor a model name", "kvant models --known"]);
 }
 
 #[test]

@@ -46,7 +46,7 @@ fn tiles_have_the_bits_of_few_queries() {
         cases.extend([
             ("k8v4", "4 heads to 1", small(8, 2, 128)),
             ("int8", "a window", masked("mistral")),
-            ("int4;sinks=70", "7 heads to 1", small(7, 1, 128)),
+            ("int4;sinks=30", "7 heads to 1", small(7, 1, 128)),
             ("int4", "soft caps", masked("gemma2")),
             // Their kernels are those of few queries.
             ("int4", "64 channels", small(4, 1, 64)),

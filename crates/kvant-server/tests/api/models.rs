@@ -148,7 +148,7 @@ fn models_are_loaded_on_demand_and_the_least_recently_used_goes() {
     server.post(PATH, &ask("broken")).fails(500, "it is broken");
     let tags = server.get("/api/tags").json();
     assert_eq!(tags["models"].as_array().unwrap().len(), 5);
-    server.post(PATH, &ask("huge")).fails(503, "no memory for huge");
+    server.post(PATH, &ask("huge")).fails(503, "not enough memory for huge");
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn models_are_loaded_and_unloaded_when_told() {
     assert_eq!(loaded(&server), Vec::<String>::new());
     server.post("/models/load", &json!({"model": "d"})).fails(404, "\"d\"");
     server.post("/models/load", &json!({})).fails(400, "model is required");
-    usual().post("/models/unload", &json!({"model": MODEL})).fails(409, "stays");
+    usual().post("/models/unload", &json!({"model": MODEL})).fails(409, "cannot be unloaded");
 }
 
 #[test]

@@ -91,7 +91,7 @@ fn what_concerns_all_needs_the_admin_key() {
     let server = start(keyed(), SchedulerOptions::default());
     let refused = server.post_as("a", "/models/unload", &unload).fails(403, "--admin-key");
     assert_eq!(refused["code"], "admin_key_required");
-    server.post_as("root", "/models/unload", &unload).fails(409, "stays");
+    server.post_as("root", "/models/unload", &unload).fails(409, "cannot be unloaded");
     server.get_as("a", "/metrics").fails(403, "--admin-key");
     assert_eq!(server.get_as("root", "/metrics").status, 200);
     let ollama = server.post_as("a", "/api/generate", &json!({"model": MODEL, "keep_alive": 0}));

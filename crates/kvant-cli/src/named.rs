@@ -116,7 +116,10 @@ mod tests {
         assert_eq!(sorted(&["qwen3:8b"], true), words(None, Some("qwen3:8b")), "-m named the model");
         assert_eq!(sorted(&[], false), words(None, None));
         let error = sorted(&["why", "is"], false).unwrap_err();
-        assert!(error.contains("`why` is neither a file nor a model name") && error.contains("quotes"), "{error}");
+        assert!(
+            error.contains("`why` is neither a file nor a model name") && error.contains("quotes"),
+            "{error}"
+        );
         let error = sorted(&["Cargo.toml"], false).unwrap_err();
         assert!(error.contains("-f Cargo.toml"), "{error}");
     }

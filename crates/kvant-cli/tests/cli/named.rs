@@ -19,7 +19,8 @@ fn the_first_argument_is_a_model_when_it_names_one() {
     home.write("notes.txt", b"words");
     run(&["notes.txt"]).fails(2, &["-f notes.txt"]);
     run(&["qwenn3:8b", "hi"]).fails(1, &["did you mean qwen3:8b?"]);
-    home.run(&["chat", "nothing"]).fails(2, &["`nothing` is neither a file nor a model name", "kvant models --known"]);
+    home.run(&["chat", "nothing"])
+        .fails(2, &["`nothing` is neither a file nor a model name", "kvant models --known"]);
 }
 
 #[test]

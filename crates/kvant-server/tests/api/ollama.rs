@@ -144,8 +144,7 @@ fn texts_become_vectors() {
     assert_eq!(one["embedding"], vectors["embeddings"][0]);
     let answer = server.post("/api/embed", &json!({"input": "red", "dimensions": 3}));
     assert!(
-        answer.status == 400
-            && answer.json()["error"].as_str().unwrap().contains("cannot be shortened"),
+        answer.status == 400 && answer.json()["error"].as_str().unwrap().contains("cannot be shortened"),
         "{answer:?}"
     );
 }

@@ -214,9 +214,12 @@ def fixtures(kernels, say, dims=(64, 80, 128)):
     return failures
 
 
+PLAIN = (0, 1.0, 0.0, 0)  # of LinearParams: no gates, no norm
+
+
 def product(kernels, name, form, data, x, y, rows, channels, tokens, accumulate=0, grid=None, pdl=False):
     """One launch as src/product.rs sets it out."""
-    params = pack("3Q4if", data, x, y, rows, channels, tokens, accumulate, 1.0)
+    params = pack("3Q4ifi2fQ", data, x, y, rows, channels, tokens, accumulate, 1.0, *PLAIN)
     if form in ("one", "few"):
         kernels.launch(f"linear_{name}_{form}", grid, 448, params, pdl, few_shared(rows, channels, tokens, grid))
     elif form.startswith("w"):
@@ -225,7 +228,7 @@ def product(kernels, name, form, data, x, y, rows, channels, tokens, accumulate=
         all_ = -(-rows // 128) * token_tiles
         rest = all_ % kernels.sms
         cut = rest if 2 * rest <= kernels.sms else 0
-        params = pack("3Q4if4x3i", data, x, y, rows, channels, tokens, accumulate, 1.0, token_tiles, all_ - cut, all_ + cut)
+        params = pack("3Q4ifi2fQ4i", data, x, y, rows, channels, tokens, accumulate, 1.0, *PLAIN, token_tiles, all_ - cut, all_ + cut, 0)
         kernels.launch(f"linear_{name}_{form}", min(all_ + cut, kernels.sms), 384, params, pdl, map=kernels.wide_maps(data, x, name, rows, channels, tokens, n // 2))
     else:
         size = dict(t32=32, tile=64, large=128)[form]
@@ -418,7 +421,7 @@ def experts(kernels, say, tokens=70):
             kernels.launch("group_pairs", 1, 512, pack("5Q5i", picked, places, sources, owners, groups, pairs, chosen, count, size, most))
             y, z = torch.full((pairs, rows_), float("nan"), device=dev), torch.full((tokens, rows_), float("nan"), device=dev)
             kernels.launch(f"linear_q8_0_{form}", (most, 2 if size == 8 else -(-rows_ // 64)), threads,
-                           pack("3Q4if4x3Q", data, x, y, rows_, channels, pairs, 0, 1.0, groups, sources, data.numel() // count),
+                           pack("3Q4ifi2fQ3Q", data, x, y, rows_, channels, pairs, 0, 1.0, *PLAIN, groups, sources, data.numel() // count),
                            shared=16 * channels + 2 * 64 * 8 if size == 8 else None)
             kernels.launch("combine", (tokens, 1), 256, pack("4Q4i", y, shares, places, z, rows_, chosen, 0, 0))
             kernels.synchronize()

@@ -7,10 +7,9 @@ mod shape;
 
 use kvant_attention::KvCache;
 use kvant_cache::Policy;
-use kvant_cuda::{CudaBackend, CudaGpu, PassOptions, WeightType};
+use kvant_cuda::{CudaBackend, PassOptions, WeightType};
 use kvant_model::{Checkpoint, Chunk, DType, Model, Pass};
-use shape::{Noise, PAGE, SINKS, Wanted, beginning, grow, llama_3, report, steps};
-use std::sync::Arc;
+use shape::{Noise, Wanted, llama_3, open_card, report, steps, streams};
 use std::time::Instant;
 
 /// Reads a prompt of so many tokens.
@@ -43,18 +42,17 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         Some("q6_k") => WeightType::Q6K,
         Some(other) => return Err(format!("no weights of type {other}").into()),
     };
-    let card = match CudaGpu::open(0) {
-        Ok(card) => Arc::new(card),
-        Err(error) => {
-            println!("skipped: {error}");
-            return Ok(());
-        }
-    };
-    println!("{} ({:?}), {} SMs", card.name(), card.form(), card.processors());
+    let Some(card) = open_card() else { return Ok(()) };
     let outline = Checkpoint::from_config(llama_3(false), DType::Q4_0)?;
-    let every = [(true, true), (false, true), (true, false), (false, false)];
-    for (number, (early, graphs)) in every.into_iter().enumerate() {
-        let options = PassOptions { early, graphs };
+    let usual = PassOptions::default();
+    let ways = [
+        usual,
+        PassOptions { early_chunks: !usual.early_chunks, ..usual },
+        PassOptions { fused: false, ..usual },
+        PassOptions { early: false, ..usual },
+        PassOptions { graphs: false, ..usual },
+    ];
+    for (number, options) in ways.into_iter().enumerate() {
         let backend = CudaBackend::new(&card)?.with_options(options);
         let loading = Instant::now();
         let model = Model::load(&Noise(&backend, weights), &outline)?;
@@ -63,26 +61,22 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         for policy in policies.split(',') {
             let policy: Policy = policy.parse()?;
             let open = || KvCache::in_arena(policy.clone(), model.slots(), most, backend.store());
-            let ids = beginning();
-            let read = |cache: &mut KvCache| {
-                model.forward(Pass::new(&[Chunk::new(&ids, 0..1)]), &mut [cache.sequence_mut()])
-            };
             // All contexts with the usual options, the first ones with the others.
             for context in contexts.iter().take(if number == 0 { contexts.len() } else { 2 }) {
-                let mut cache = open()?;
-                read(&mut cache)?;
-                let pages = context.saturating_sub(SINKS).div_ceil(PAGE);
-                grow(&model, &backend, &mut cache, SINKS + PAGE * pages);
-                let held = cache.len();
-                let mut caches = [cache];
+                let mut caches = streams(&model, &backend, &policy, (1, *context))?;
+                let held = caches[0].len();
                 for (top, what) in [(Some(40), "top 40"), (Some(1), "token"), (None, "logits")] {
                     let times = steps(&model, &mut caches, seconds, Wanted { rows: 1, top });
                     report(&format!("decode {policy} at {held}, {what}"), 1, times);
                 }
             }
-            if number == 0 {
-                let prompts = [(4096, 256), (4096, 1024), (4096, 2048), (32_768, 1024), (32_768, 2048)];
-                for (tokens, chunk) in prompts.into_iter().filter(|(tokens, _)| tokens + 2048 <= most) {
+            if number < 3 {
+                let chunks = [256, 1024, 2048].map(|chunk| (4096, chunk));
+                let prompts = chunks.into_iter().chain([(32_768, 1024), (32_768, 2048), (131_072, 1024)]);
+                let few = |tokens, chunk| number == 0 || tokens < 131_072 && chunk == 1024;
+                for (tokens, chunk) in
+                    prompts.filter(|(tokens, chunk)| tokens + 2048 <= most && few(*tokens, *chunk))
+                {
                     let mut cache = open()?;
                     prefill(&model, &mut cache, chunk as u32, chunk)?; // buffers are made
                     let (held, start) = (cache.len(), Instant::now());
@@ -92,26 +86,11 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
                         "prefill {policy} of {tokens} at {held} in chunks of {chunk}: {rate:.0} tokens/s"
                     );
                 }
-                for (sequences, context) in [(8, 4096), (8, 32_768)] {
+                for (sequences, context) in [(8, 4096), (64, 4096), (8, 32_768)] {
                     if context > most {
                         continue;
                     }
-                    let mut caches = Vec::new();
-                    for _ in 0..sequences {
-                        let mut cache = match caches.first() {
-                            None => open()?,
-                            Some(first) => KvCache::over(
-                                first,
-                                kvant_cache::Sequence::new(
-                                    Arc::clone(first.sequence().layout()),
-                                    backend.store(),
-                                ),
-                            ),
-                        };
-                        read(&mut cache)?;
-                        grow(&model, &backend, &mut cache, SINKS + PAGE * context.div_ceil(PAGE));
-                        caches.push(cache);
-                    }
+                    let mut caches = streams(&model, &backend, &policy, (sequences, context))?;
                     let every = [
                         (1, Some(40), "top 40"),
                         (1, Some(1), "token"),

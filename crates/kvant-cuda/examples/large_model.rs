@@ -5,12 +5,10 @@
 
 mod shape;
 
-use kvant_attention::KvCache;
 use kvant_cache::{CacheLayout, Policy};
 use kvant_cuda::{CudaBackend, CudaGpu, WeightType};
-use kvant_model::{Checkpoint, Chunk, DType, Description, Model, Pass};
-use shape::{Noise, PAGE, SINKS, Wanted, beginning, grow, llama_3, report, steps};
-use std::sync::Arc;
+use kvant_model::{Checkpoint, DType, Description, Model};
+use shape::{Noise, PAGE, Wanted, llama_3, open_card, report, steps, streams};
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
@@ -51,12 +49,10 @@ struct Trial<'a> {
 impl Trial<'_> {
     /// Decodes at a context of so many tokens, says what was predicted and what was taken, and gives the latter.
     fn run(&self, model: &Model, backend: &CudaBackend, tokens: usize) -> Outcome<usize> {
-        let len = SINKS + PAGE * tokens.saturating_sub(SINKS).div_ceil(PAGE);
-        let mut cache = KvCache::in_arena(self.policy.clone(), model.slots(), len + 1024, backend.store())?;
-        model.forward(Pass::new(&[Chunk::new(&beginning(), 0..1)]), &mut [cache.sequence_mut()])?;
-        grow(model, backend, &mut cache, len);
-        let predicted = self.weights + cache.sequence().layout().arena_bytes(len, 1) + REST;
-        let times = steps(model, &mut [cache], self.seconds, Wanted { rows: 1, top: Some(1) });
+        let mut caches = streams(model, backend, &self.policy, (1, tokens))?;
+        let len = caches[0].len();
+        let predicted = self.weights + caches[0].sequence().layout().arena_bytes(len, 1) + REST;
+        let times = steps(model, &mut caches, self.seconds, Wanted { rows: 1, top: Some(1) });
         let taken = used(self.card)? - self.before;
         let off = 100.0 * (taken as f64 / predicted as f64 - 1.0);
         let [told, took] = [predicted, taken].map(gigabytes);
@@ -71,13 +67,7 @@ fn main() -> Outcome<()> {
     let cap: f64 = arguments.next().map_or(Ok(64.0), |n| n.parse())?;
     let tokens: usize = arguments.next().map_or(Ok(131_072), |n| n.parse())?;
     let seconds: f64 = arguments.next().map_or(Ok(3.0), |n| n.parse())?;
-    let card = match CudaGpu::open(0) {
-        Ok(card) => Arc::new(card),
-        Err(error) => {
-            println!("skipped: {error}");
-            return Ok(());
-        }
-    };
+    let Some(card) = open_card() else { return Ok(()) };
     let before = used(&card)?;
     let outline = Checkpoint::from_config(llama_3(true), DType::Q4_0)?;
     let weights = weight_bytes(&outline)?;

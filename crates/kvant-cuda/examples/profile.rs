@@ -1,6 +1,6 @@
 //! Where the time of a prompt's chunk and of a decode step goes on a card, kernel by kernel: the shape of Llama 3 8B, weights that mean nothing.
 //!
-//!     profile [contexts, such as 0,4096,32768] [policy] [tokens of a chunk]
+//!     profile [contexts, such as 0,4096,32768] [policy] [tokens of a chunk] [sequences of 4,096 that decode together, such as 8,64]
 
 mod shape;
 
@@ -8,8 +8,7 @@ use kvant_attention::KvCache;
 use kvant_cache::Policy;
 use kvant_cuda::{CudaBackend, CudaGpu, ProfileRow, WeightType};
 use kvant_model::{Checkpoint, Chunk, DType, Model, Pass};
-use shape::{Noise, PAGE, SINKS, Wanted, beginning, grow, llama_3, report, steps};
-use std::sync::Arc;
+use shape::{Noise, Wanted, llama_3, open_card, report, steps, streams};
 use std::time::Instant;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -35,30 +34,36 @@ fn table(what: &str, rows: &[ProfileRow], passes: usize) {
     }
 }
 
+/// Steps of sequences together: their times, then kernel by kernel.
+fn decode(model: &Model, card: &CudaGpu, policy: &Policy, caches: &mut [KvCache]) -> Result<()> {
+    let wanted = Wanted { rows: 1, top: Some(1) };
+    let what = format!("{} x {}", caches.len(), caches[0].len());
+    report(&format!("decode {policy}, {what}"), caches.len(), steps(model, caches, 0.3, wanted));
+    card.set_profiling(true);
+    let count = steps(model, caches, 0.0, wanted).len();
+    card.set_profiling(false);
+    table(&format!("a step of {what}"), &card.profile(), count);
+    Ok(())
+}
+
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
     let contexts = arguments.next().unwrap_or_else(|| "0,4096,32768".to_owned());
     let contexts: Vec<usize> = contexts.split(',').map(str::parse).collect::<std::result::Result<_, _>>()?;
     let policy: Policy = arguments.next().unwrap_or_else(|| "int4".to_owned()).parse()?;
     let tokens: usize = arguments.next().map_or(Ok(1024), |n| n.parse())?;
-    let card = match CudaGpu::open(0) {
-        Ok(card) => Arc::new(card),
-        Err(error) => {
-            println!("skipped: {error}");
-            return Ok(());
-        }
-    };
-    println!("{} ({:?}), {} SMs", card.name(), card.form(), card.processors());
+    let batches = arguments.next().unwrap_or_default();
+    let batches = batches.split(',').filter(|n| !n.is_empty()).map(str::parse);
+    let batches: Vec<usize> = batches.collect::<std::result::Result<_, _>>()?;
+    let Some(card) = open_card() else { return Ok(()) };
     let backend = CudaBackend::new(&card)?;
     let model = Model::load(
         &Noise(&backend, WeightType::Q4_0),
         &Checkpoint::from_config(llama_3(false), DType::Q4_0)?,
     )?;
-    let most = contexts.iter().max().copied().unwrap_or(0) + 8 * tokens + 4096;
     for context in contexts {
-        let mut cache = KvCache::in_arena(policy.clone(), model.slots(), most, backend.store())?;
-        model.forward(Pass::new(&[Chunk::new(&beginning(), 0..1)]), &mut [cache.sequence_mut()])?;
-        grow(&model, &backend, &mut cache, SINKS + PAGE * context.saturating_sub(SINKS).div_ceil(PAGE));
+        let mut caches = streams(&model, &backend, &policy, (1, context))?;
+        let Some(mut cache) = caches.pop() else { continue };
         let held = cache.len();
         chunk(&model, &mut cache, tokens)?; // buffers are made
         card.synchronize()?;
@@ -77,17 +82,10 @@ fn main() -> Result<()> {
         }
         card.set_profiling(false);
         table(&format!("chunk of {tokens} after {}", cache.len()), &card.profile(), 2);
-        let mut caches = [cache];
-        let wanted = Wanted { rows: 1, top: Some(40) };
-        report(
-            &format!("decode {policy} at {}", caches[0].len()),
-            1,
-            steps(&model, &mut caches, 0.2, wanted),
-        );
-        card.set_profiling(true);
-        let count = steps(&model, &mut caches, 0.0, wanted).len();
-        card.set_profiling(false);
-        table(&format!("a step after {}", caches[0].len()), &card.profile(), count);
+        decode(&model, &card, &policy, &mut [cache])?;
+    }
+    for count in batches {
+        decode(&model, &card, &policy, &mut streams(&model, &backend, &policy, (count, 4096))?)?;
     }
     Ok(())
 }

@@ -462,3 +462,6 @@ DEVICE void attend_tile(const AttentionParams& p) {
 TILE(attend_tile_int4_d128, 128, 4, 4)
 TILE(attend_tile_int8_d128, 128, 8, 8)
 TILE(attend_tile_k8v4_d128, 128, 8, 4)
+TILE(attend_tile_int4_d64, 64, 4, 4)
+TILE(attend_tile_int8_d64, 64, 8, 8)
+TILE(attend_tile_k8v4_d64, 64, 8, 4)

@@ -20,12 +20,13 @@ DEVICE float over_cta(float x, float* scratch) {
 }
 
 enum Activation { SILU, GELU, GELU_TANH, RELU, RELU_SQUARED };
+DEVICE float silu(float x) { return x / (1.f + ex2(-x * LOG2_E)); }
 DEVICE float activate(float x, int activation) {
     switch (activation) {
         case GELU: return 0.5f * x * (1.f + erff(x * 0.70710678118654752f));
         case GELU_TANH: return x / (1.f + ex2(-2.f * LOG2_E * 0.79788456080286536f * fmaf(0.044715f * x * x, x, x)));
         case RELU: return fmaxf(x, 0.f);
         case RELU_SQUARED: return fmaxf(x, 0.f) * fmaxf(x, 0.f);
-        default: return x / (1.f + ex2(-x * LOG2_E));
+        default: return silu(x);
     }
 }

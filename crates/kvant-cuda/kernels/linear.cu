@@ -33,6 +33,53 @@ DEVICE void stage_activations(uint4* to, const LinearParams& p, const Span& of, 
     }
 }
 
+// The same of one row of f32 that goes through an RMS norm, with the sums of `rms_norm` (rows.cu): the warps of a CTA stand for its 16. The row and the
+// weights of the norm, which are asked for before the row is there, wait in shared memory: (channels) f32 of each.
+constexpr int NORM_WARPS = 16;
+struct NormedRow {
+    const LinearParams& p;
+    u8* const memory;
+
+    // Every four numbers of this thread, in order.
+    template <class Use>
+    DEVICE void each(Use use) const {
+#pragma unroll 1
+        for (int i = threadIdx.x; i < NORM_WARPS * WARP; i += FEW_WARPS * WARP)
+#pragma unroll 1
+            for (int k = i; k < p.channels / 4; k += NORM_WARPS * WARP) use(k);
+    }
+    DEVICE float4 four(int k) const { return *reinterpret_cast<const float4*>(memory + 16 * k); }
+    DEVICE void copy(int at, const void* from) const {
+        each([&](int k) { copy16(memory + 16 * (at + k), static_cast<const u8*>(from) + 16 * k); });
+        end_copies();
+    }
+    DEVICE void ask_for_weights() const { copy(p.channels / 4, p.norm); }
+    DEVICE void stage(u32* to, float* scratch) const {  // scratch: 16 numbers
+        copy(0, p.x);
+        wait_copies<0>();  // a thread reads what it has copied itself
+#pragma unroll 1
+        for (int i = threadIdx.x; i < NORM_WARPS * WARP; i += FEW_WARPS * WARP) {
+            float sum = 0.f;
+#pragma unroll 1
+            for (int k = i; k < p.channels / 4; k += NORM_WARPS * WARP) {
+                const float4 v = four(k);
+                sum = fmaf(v.x, v.x, fmaf(v.y, v.y, fmaf(v.z, v.z, fmaf(v.w, v.w, sum))));
+            }
+            sum = over_warp(sum, [](float a, float b) { return a + b; });
+            if (threadIdx.x % WARP == 0) scratch[i / WARP] = sum;
+        }
+        __syncthreads();
+        float sum = 0.f;
+        for (int w = 0; w < NORM_WARPS; w++) sum += scratch[w];
+        const float r = rsqrtf(sum / p.channels + p.eps);
+        each([&](int k) {
+            const float4 v = four(k), w = four(p.channels / 4 + k);
+            u32* const at = to + (k / 8 * 4 + k % 2 * 2) * 4 + k % 8 / 2;  // of t and of t + 1
+            at[0] = pack_f16x2(v.x * r * w.x, v.y * r * w.y), at[4] = pack_f16x2(v.z * r * w.z, v.w * r * w.w);
+        });
+    }
+};
+
 // A warp's walk over the pieces of its units.
 struct Units {
     int tile, segment;  // of the CTA's tiles
@@ -49,7 +96,8 @@ DEVICE void linear_few(const LinearParams& p, const Span& of, int cta, int ctas)
     constexpr bool HALVES = DEPTH * 64 < W::CHANNELS;  // a piece is half a block
     static_assert(SEGMENT % DEPTH == 0 && (HALVES ? DEPTH == 2 : DEPTH * 64 % W::CHANNELS == 0), "segments are whole pieces but for the last one");
     DYNAMIC_SHARED(memory);
-    uint4* const x = reinterpret_cast<uint4*>(memory);
+    const bool normed = COUNT == 1 && p.norm;
+    uint4* const x = reinterpret_cast<uint4*>(memory + (normed ? 8 * p.channels : 0));
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4, count = COUNT ? COUNT : of.count;
     const int parts = p.channels / 64, segments = (parts + SEGMENT - 1) / SEGMENT, tile_bytes = p.channels / W::CHANNELS * W::BYTES;
     const int pair = count * 4, rest = (DEPTH - parts % DEPTH) % DEPTH;  // from a pair of k-steps to the next; parts of zeros
@@ -78,9 +126,12 @@ DEVICE void linear_few(const LinearParams& p, const Span& of, int cta, int ctas)
         for (int i = 0; i < DEPTH; i++) raw[i] = W::load(ahead.weights, i, lane);  // units begin with a whole block
         advance(ahead);
     }
+    const NormedRow row = {p, memory};
+    if (normed) row.ask_for_weights();
     pdl_wait();
     pdl_trigger();
-    stage_activations<(sizeof(raw) > 120 ? 1 : 2)>(x, p, of, count);
+    if (normed) row.stage(reinterpret_cast<u32*>(x), sums);
+    else stage_activations<(sizeof(raw) > 120 ? 1 : 2)>(x, p, of, count);
     for (int i = threadIdx.x; i < rest * 2 * pair; i += FEW_WARPS * WARP) x[parts * 2 * pair + i] = {0u, 0u, 0u, 0u};
     __syncthreads();
     // Of one token: what this thread's first sum is added to, asked for long before.
@@ -119,6 +170,16 @@ DEVICE void linear_few(const LinearParams& p, const Span& of, int cta, int ctas)
             if (2 * t + j % 2 < count) sum[(2 * t + j % 2) * 16 + g + j / 2 * 8] = d[j];
     }
     __syncthreads();
+    if (p.gated) {
+        for (int i = threadIdx.x; i < tiles * 8 * count; i += FEW_WARPS * WARP) {
+            const int tile = i / (8 * count), token = i / 8 % count, row = (cta + tile * ctas) * 8 + i % 8;
+            const float* s = sums + (tile * segments * count + token) * 16 + i % 8;
+            float gate = 0.f, up = 0.f;
+            for (int k = 0; k < segments; k++) gate += s[k * 16 * count], up += s[k * 16 * count + 8];
+            if (2 * row < p.rows) p.put_gated(of.first + token, row, gate, up);
+        }
+        return;
+    }
     for (int i = threadIdx.x; i < tiles * 16 * count; i += FEW_WARPS * WARP) {
         const int tile = i / (16 * count), at = i % (16 * count), row = (cta + tile * ctas) * 16 + at % 16;
         const float* s = sums + tile * segments * 16 * count + at;

@@ -339,6 +339,32 @@ extern "C" __global__ void __launch_bounds__(256) add_bias(const __grid_constant
     for (int i = blockIdx.y * blockDim.x + threadIdx.x; i < p.width; i += gridDim.y * blockDim.x) y[i] += __ldg(p.bias + i);
 }
 
+// Adds up the sums of segments of wide.cu, in ascending order. Grid: (any).
+struct SegmentsParams {
+    const float* sums;  // (segments, numbers)
+    float* y;           // (numbers), whole fours
+    int segments, numbers, accumulate;
+    float scale;
+};
+extern "C" __global__ void __launch_bounds__(256) add_segments(const __grid_constant__ SegmentsParams p) {
+    pdl_wait();
+    pdl_trigger();
+    const int fours = p.numbers / 4;
+    float4* const y = reinterpret_cast<float4*>(p.y);
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < fours; i += gridDim.x * blockDim.x) {
+        const float4* from = reinterpret_cast<const float4*>(p.sums) + i;
+        float4 before = {0.f, 0.f, 0.f, 0.f}, sum = before;
+        if (p.accumulate) before = y[i];
+#pragma unroll 8
+        for (int s = 0; s < p.segments; s++) {
+            const float4 x = __ldcg(from + (u64)s * fours);
+            sum.x += x.x, sum.y += x.y, sum.z += x.z, sum.w += x.w;
+        }
+        auto put = [&](float sum, float before) { return p.accumulate ? fmaf(p.scale, sum, before) : p.scale * sum; };
+        y[i] = {put(sum.x, before.x), put(sum.y, before.y), put(sum.z, before.z), put(sum.w, before.w)};
+    }
+}
+
 struct ColumnsParams {
     const float* x;  // (rows, width)
     float* y;        // (rows, stride)

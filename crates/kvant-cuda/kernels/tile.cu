@@ -104,6 +104,16 @@ DEVICE void linear_tile(const LinearParams& p, const Span& of) {
         }
         stage = stage == T::STAGE * (STAGES - 1) ? 0 : stage + T::STAGE;
     }
+    if (p.gated) {
+#pragma unroll
+        for (int i = 0; i < MT * NT; i++)
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                const int row = (first_tile + row_tile + i / NT) * 8 + g, token = (token_tile + i % NT) * 8 + 2 * t + j;
+                if (2 * row < p.rows && token < of.count) p.put_gated(of.first + token, row, sum[i / NT][i % NT][j], sum[i / NT][i % NT][2 + j]);
+            }
+        return;
+    }
 #pragma unroll
     for (int i = 0; i < MT * NT; i++)
 #pragma unroll

@@ -12,19 +12,27 @@
 // What `fragment` rounds: Q4_0, Q8_0 and MXFP4 their product with the scale, once; Q4_1 d n + m, once; Q4_K and Q5_K the scale d s and the
 // minimum m z, then (d s) n - (m z); Q6_K the scale d s, then its product.
 #pragma once
-#include "device.cuh"
+#include "functions.cuh"
 
 // Parts of 64 channels that are summed in one chain: it is part of the order of sums.
 constexpr int SEGMENT = 16;
 
 struct LinearParams {
     const u8* weights;   // (tiles of 16 rows, blocks of channels)
-    const u16* x;        // (tokens, channels) f16
+    const u16* x;        // (tokens, channels) f16; with a norm f32
     float* y;            // (tokens, rows)
     int rows, channels, tokens;
     int accumulate;      // y += instead of y =
     float scale;         // of the product
+    int gated;           // rows are gates and ups in turns, eight of each, and y is SiLU(gate) * up, (tokens, rows / 2) f16
+    float gate_scale;
+    float eps;
+    const float* norm;   // (channels) of an RMS norm that activations go through first, or null; linear_one alone has it
     DEVICE void put(u64 at, float sum) const { y[at] = accumulate ? fmaf(scale, sum, y[at]) : scale * sum; }
+    // `row` of the inner values of a token, from the sums of its gate and its up: what activate_rows makes of both.
+    DEVICE void put_gated(int token, int row, float gate, float up) const {
+        reinterpret_cast<u16*>(y)[(u64)token * (rows / 2) + row] = f32_to_f16(silu(gate_scale * (scale * gate)) * (scale * up));
+    }
 };
 
 // A product of many matrices of one shape, experts, each with the tokens that chose it.

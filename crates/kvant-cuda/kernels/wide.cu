@@ -21,6 +21,7 @@ struct WideParams {
     LinearParams p;
     int token_tiles;   // of N tokens
     int whole, tiles;  // tiles of N tokens, then those of N / 2, in all
+    int apart;         // segments, where each is a tile of its own and y has (segments, tokens, rows), which add_segments adds up; else 0; N <= 64
 };
 
 // Stages that fit, at most so many.
@@ -42,14 +43,21 @@ DEVICE void tensor_copy(u32 to, const TensorMap* map, u32 barrier, int c0, int c
 
 // Where a tile lies.
 struct Place {
-    int panel, token;
+    int panel, token, segment;
+    int first, parts;  // of 64 channels
     bool half;
 };
 template <int N>
 DEVICE Place place(const WideParams& p, int tile) {
-    const bool half = tile >= p.whole;
-    const int n = half ? p.whole + (tile - p.whole) / 2 : tile;
-    return {n / p.token_tiles, n % p.token_tiles * N + (half ? (tile - p.whole) % 2 * (N / 2) : 0), half};
+    int n = tile, segment = 0, first = 0, parts = p.p.channels / 64;
+    if (N <= 64 && p.apart) {
+        n = tile / p.apart, segment = tile - n * p.apart, first = segment * SEGMENT;
+        parts = min(SEGMENT, parts - first);
+    }
+    const bool half = n >= p.whole;
+    if (half) n = p.whole + (tile - p.whole) / 2;
+    const int panel = n / p.token_tiles, token = (n - panel * p.token_tiles) * N;
+    return {panel, token + (half ? (tile - p.whole) % 2 * (N / 2) : 0), segment, first, parts, half};
 }
 
 // A warpgroup's walk over the stages. G: k-steps that are started together, 2 or 4, while as many more are made ready.
@@ -134,14 +142,22 @@ struct Walk {
         float acc[M / 2], sum[M / 2];
 #pragma unroll
         for (int i = 0; i < M / 2; i++) acc[i] = sum[i] = 0.f;
-        const int parts = p.channels / 64;
 #pragma unroll 1
-        for (int first = 0; first < parts; first += SEGMENT) {
-            segment<M>(acc, min(SEGMENT, parts - first));
+        for (int done = 0; done < at.parts; done += SEGMENT) {
+            segment<M>(acc, min(SEGMENT, at.parts - done));
 #pragma unroll
             for (int i = 0; i < M / 2; i++) sum[i] += acc[i];
         }
         const int row = at.panel * 128 + threadIdx.x / 32 * 16 + lane / 4, first = at.token + 2 * (lane % 4);
+        if (p.gated) {
+            const int inner = (at.panel * 8 + threadIdx.x / 32) * 8 + lane / 4;
+#pragma unroll
+            for (int i = 0; i < M / 8; i++)
+#pragma unroll
+                for (int e = 0; e < 2; e++)
+                    if (first + 8 * i + e < p.tokens && 2 * inner < p.rows) p.put_gated(first + 8 * i + e, inner, sum[4 * i + e], sum[4 * i + 2 + e]);
+            return;
+        }
         // Sum `index` and where it goes, for those that there are.
         auto each = [&](auto use) {
 #pragma unroll
@@ -149,7 +165,7 @@ struct Walk {
 #pragma unroll
                 for (int e = 0; e < 2; e++) {
                     if (first + 8 * i + e >= p.tokens) continue;
-                    float* to = p.y + (u64)(first + 8 * i + e) * p.rows + row;
+                    float* to = p.y + (u64)(at.segment * p.tokens + first + 8 * i + e) * p.rows + row;
                     if (row < p.rows) use(4 * i + e, to);
                     if (row + 8 < p.rows) use(4 * i + 2 + e, to + 8);
                 }
@@ -164,7 +180,6 @@ template <class W, int N>
 DEVICE void produce(const WideMaps& maps, const WideParams& of, u32 x_at, u32 w_at, u32 full, u32 empty) {
     using T = WideShape<W, N>;
     constexpr int PARTS = W::CHANNELS / 64;
-    const int parts = of.p.channels / 64;
     int stage = 0;
     u32 parity = 1;
     auto copy_x = [&](const Place& at, int part) {  // boxes of N / 2 tokens
@@ -184,17 +199,17 @@ DEVICE void produce(const WideMaps& maps, const WideParams& of, u32 x_at, u32 w_
     };
     int tile = blockIdx.x;
     Place at = place<N>(of, tile);
-    const int before = min((int)T::STAGES, parts);  // weights that do not wait for the kernel before
-    for (stage = 0; stage < before; stage++) copy_weights(at, stage);
+    const int before = min((int)T::STAGES, at.parts);  // weights that do not wait for the kernel before
+    for (stage = 0; stage < before; stage++) copy_weights(at, at.first + stage);
     pdl_wait();
-    for (stage = 0; stage < before; stage++) copy_x(at, stage);
+    for (stage = 0; stage < before; stage++) copy_x(at, at.first + stage);
     if (stage == T::STAGES) stage = 0, parity = 0;
     for (int part = before; tile < of.tiles; tile += gridDim.x, part = 0) {
         at = place<N>(of, tile);
 #pragma unroll 1
-        for (; part < parts; part++) block(at, part);
+        for (; part < at.parts; part++) block(at, at.first + part);
     }
-    block(at, parts - 1);  // what the warpgroups make ready last is not used
+    block(at, at.first + at.parts - 1);  // what the warpgroups make ready last is not used
 }
 
 template <class W, int N, int G>
@@ -236,6 +251,7 @@ DEVICE void linear_wide(const WideMaps& maps, const WideParams& p) {
 #else
 #define WIDE(NAME, W, N, G) extern "C" __device__ const int linear_##NAME##_w##N##_shared = WideShape<W, N>::SHARED;
 #endif
+
 #define KERNELS(NAME, W) \
     WIDE(NAME, W, 16, 4) \
     WIDE(NAME, W, 32, 4) \

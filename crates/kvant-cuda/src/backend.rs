@@ -7,7 +7,7 @@ use crate::device::{CudaGpu, OpenError};
 use crate::matrix::on_card;
 use crate::network::{CudaNetwork, PassOptions};
 use crate::pages::CudaPages;
-use crate::upload::Uploader;
+use crate::upload::{RowOrder, Uploader};
 use crate::weights::WeightType;
 use kvant_cache::{CacheLayout, PageStore, Store};
 use kvant_device::LoadProgress;
@@ -78,7 +78,8 @@ impl CudaBackend {
     /// # Errors
     /// When products do not read it, or the card has not enough memory.
     pub fn packed_weights(&self, tensor: &Tensor) -> Result<PackedWeights> {
-        let matrix = Uploader::new(&self.card, 0, None)?.matrix(std::slice::from_ref(tensor))?;
+        let matrix =
+            Uploader::new(&self.card, 0, None)?.matrix(std::slice::from_ref(tensor), RowOrder::Stored)?;
         let mut bytes = vec![0; matrix.kind.packed_bytes(matrix.rows, matrix.channels)];
         // SAFETY: the matrix has that many bytes.
         unsafe { download(&self.card, matrix.address(), &mut bytes) }.map_err(on_card)?;
@@ -141,7 +142,7 @@ impl CudaBackend {
     }
 
     fn compile_from(&self, description: &Description, source: Source<'_>) -> Result<CudaNetwork> {
-        let program = Compiler::program(&self.card, description, source, self.heard)?;
+        let program = Compiler::program(&self.card, description, source, (self.heard, self.options.fused))?;
         let (ropes, slots) = (description.ropes.clone(), description.slots.clone());
         Ok(CudaNetwork::new(&self.card, &self.pages, program, ropes, slots, self.options))
     }

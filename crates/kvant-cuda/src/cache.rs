@@ -7,6 +7,7 @@ use crate::layout::{PAGE_TOKENS, PageKind, is_planned};
 use crate::pages::CudaPages;
 use crate::params::Address;
 use crate::planned::PlannedKeys;
+use crate::step::Generation;
 use kvant_cache::{CacheLayout, Mode, PageUse, SideCodecs, SideKinds, SlotKind};
 use kvant_codec::format::{BasisFormat, Linear};
 use kvant_codec::{Basis, PageCodec, PageFormat, Rotation, Rule, Side, Tier};
@@ -52,6 +53,7 @@ impl SlotPages {
 
 /// The slots of a layout; `None` for views and recurrent state.
 pub(crate) struct LayoutPages {
+    pub generation: Generation,
     pub slots: Vec<Option<SlotPages>>,
     /// Whether the card has the kernels that read a page once for several query tokens; it may have too little shared memory.
     pub tiles: bool,
@@ -78,6 +80,7 @@ impl LayoutPages {
         }
         let strict = rule.mode == Mode::Strict;
         let mut made = LayoutPages {
+            generation: Generation::new(),
             slots: Vec::new(),
             tiles: true,
             wide_tiles: false,

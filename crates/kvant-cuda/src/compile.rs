@@ -8,13 +8,13 @@ use crate::matrix::{Matrix, on_card};
 use crate::moe::check_moe;
 use crate::params::HEAD_TILE;
 use crate::program::{
-    Activating, Attention, Block, Branch, Input, LayerInput, LayerInputs, Linear, Mixer, Mlp, Norm, Program,
-    Widths, activation,
+    Activating, Attention, Block, Branch, Gating, Input, LayerInput, LayerInputs, Linear, Mixer, Mlp, Norm,
+    Program, Widths, activation,
 };
 use crate::recurrent::check_state;
 use crate::streams::check_streams;
-use crate::upload::Uploader;
-use crate::weights::WeightType;
+use crate::upload::{RowOrder, Uploader};
+use crate::weights::{TILE_ROWS, WeightType};
 use kvant_cache::Slots;
 use kvant_device::{
     Blocks, LoadProgress, Refusal, biases, check_layers, first_layers, norm_weights, packed,
@@ -53,6 +53,8 @@ pub(crate) struct Compiler<'a> {
     /// Of all weights in the file.
     bytes: u64,
     heard: Option<LoadProgress>,
+    /// Whether products gate what they give, where they can.
+    fused: bool,
 }
 
 impl<'a> Compiler<'a> {
@@ -60,7 +62,7 @@ impl<'a> Compiler<'a> {
         card: &'a Arc<CudaGpu>,
         of: &'a Description,
         source: Source<'a>,
-        heard: Option<LoadProgress>,
+        (heard, fused): (Option<LoadProgress>, bool),
     ) -> Result<Program> {
         let bytes = match source {
             Source::File(checkpoint, _) => of.tensors().into_iter().try_fold(0, |bytes, tensor| {
@@ -68,7 +70,7 @@ impl<'a> Compiler<'a> {
             })?,
             Source::Noise(_) => 0,
         };
-        let compiler = Compiler { bytes, heard, ..Compiler::without_weights(card, of, source) };
+        let compiler = Compiler { bytes, heard, fused, ..Compiler::without_weights(card, of, source) };
         let program = compiler.run(of)?;
         card.synchronize().map_err(on_card)?;
         Ok(program)
@@ -85,6 +87,7 @@ impl<'a> Compiler<'a> {
             uploader: RefCell::default(),
             bytes: 0,
             heard: None,
+            fused: false,
         }
     }
 
@@ -122,7 +125,7 @@ impl<'a> Compiler<'a> {
             // The same bytes once more.
             output if output.weight == description::Matrix::whole(of.embedding.table.clone()) => {
                 let (parts, bias) = (vec![self.table(&of.embedding.table)?], self.bias(&[output], 1.0)?);
-                Linear { parts, bias, scale: 1.0 }
+                Linear { parts, bias, scale: 1.0, gating: None }
             }
             output => self.linear(&[output], 1.0)?,
         };
@@ -333,7 +336,11 @@ impl<'a> Compiler<'a> {
 
     /// Of a branch with this multiplier.
     pub(crate) fn mlp(&self, of: &description::Mlp, widths: &mut Widths, scale: f32) -> Result<Mlp> {
-        let first = self.linear(&first_layers(&of.inner), 1.0)?;
+        let layers = first_layers(&of.inner);
+        let first = match Gating::of(of).filter(|_| self.fused) {
+            Some(gating) => self.gated(&layers, gating)?,
+            None => self.linear(&layers, 1.0)?,
+        };
         let down = self.linear(&[&of.down], scale * of.down_scale)?;
         let (inner, activating) = (down.inputs(), Activating::of(of));
         if first.outputs() != activating.inputs() * inner {
@@ -410,12 +417,16 @@ impl<'a> Compiler<'a> {
 
     /// Matrices of one type and width as one.
     pub(crate) fn upload(&self, tensors: &[Tensor]) -> Result<Matrix> {
+        self.upload_as(tensors, RowOrder::Stored)
+    }
+
+    fn upload_as(&self, tensors: &[Tensor], order: RowOrder) -> Result<Matrix> {
         let mut uploader = self.uploader.borrow_mut();
         let uploader = match &mut *uploader {
             Some(uploader) => uploader,
             none => none.insert(Uploader::new(self.card, self.bytes, self.heard)?),
         };
-        uploader.matrix(tensors)
+        uploader.matrix(tensors, order)
     }
 
     pub(crate) fn noise(&self, kind: WeightType, rows: usize, channels: usize) -> Result<Matrix> {
@@ -427,11 +438,27 @@ impl<'a> Compiler<'a> {
     pub(crate) fn linear(&self, layers: &[&description::Linear], scale: f32) -> Result<Linear> {
         let bias = self.bias(layers, scale)?;
         let Some(tensors) = self.tensors(layers)? else {
-            return Ok(Linear { parts: vec![Arc::new(self.noise_of(layers)?)], bias, scale });
+            let parts = vec![Arc::new(self.noise_of(layers)?)];
+            return Ok(Linear { parts, bias, scale, gating: None });
         };
         let upload = |run: &[Tensor]| self.upload(run).map(Arc::new);
         let parts = runs(&tensors)?.into_iter().map(upload).collect::<Result<_>>()?;
-        Ok(Linear { parts, bias, scale })
+        Ok(Linear { parts, bias, scale, gating: None })
+    }
+
+    /// Gates and ups whose product gives inner values; as any other layers where they are of several types, or have biases.
+    fn gated(&self, layers: &[&description::Linear], gating: Gating) -> Result<Linear> {
+        let rows: usize = layers.iter().map(|layer| layer.outputs()).sum();
+        let (scale, gating) = (1.0, Some(gating));
+        if !rows.is_multiple_of(TILE_ROWS) || layers.iter().any(|layer| layer.bias.is_some()) {
+            return self.linear(layers, scale);
+        }
+        let matrix = match self.tensors(layers)? {
+            None => self.noise_of(layers)?,
+            Some(tensors) if runs(&tensors)?.len() == 1 => self.upload_as(&tensors, RowOrder::Paired)?,
+            Some(_) => return self.linear(layers, scale),
+        };
+        Ok(Linear { parts: vec![Arc::new(matrix)], bias: None, scale, gating })
     }
 
     /// Layers of one type as one matrix, and their biases.

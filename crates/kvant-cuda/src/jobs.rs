@@ -8,7 +8,7 @@ use kvant_cache::{KvSlot, PageId, PageKind, PageWork, Sequence};
 use kvant_codec::Side;
 
 /// Pages to encode: (exact keys, exact values, keys, values) of each, then the kv heads.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct JobsPlan {
     pub at: u64,
     pub count: usize,

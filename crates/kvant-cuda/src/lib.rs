@@ -58,6 +58,8 @@ mod run;
 #[cfg(feature = "cuda")]
 mod staging;
 #[cfg(feature = "cuda")]
+mod step;
+#[cfg(feature = "cuda")]
 mod streams;
 pub mod table;
 #[cfg(feature = "cuda")]

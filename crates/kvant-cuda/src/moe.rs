@@ -260,10 +260,12 @@ impl Run<'_> {
             self.linear(back, rows, b.inner.address(), to);
         }
         let Some((mlp, gate)) = &of.shared else { return };
-        let Some(gate) = gate else { return self.mlp(mlp, Target { accumulate: true, ..to }) };
+        let Some(gate) = gate else {
+            return self.mlp(mlp, b.normed.address().into(), Target { accumulate: true, ..to });
+        };
         // The logits of experts have been read: the gate's one takes their place.
         self.linear(gate, rows, b.normed.address(), Target::over(b.router.address()));
-        self.mlp(mlp, Target::over(b.expert_out.address()));
+        self.mlp(mlp, b.normed.address().into(), Target::over(b.expert_out.address()));
         let (shares, places, width) = (b.router.address(), 0, mlp.down.outputs());
         let own = CombineParams { shares, places, y: to.address, width: width as i32, ..params };
         let params = CombineParams { count: 1, sigmoid: 1, accumulate: 1, ..own };
@@ -287,9 +289,8 @@ impl Run<'_> {
                 y,
                 rows: of.rows as i32,
                 channels: matrix.channels as i32,
-                tokens: 0,
-                accumulate: 0,
                 scale: of.scale * matrix.scale,
+                ..LinearParams::default()
             },
             groups,
             sources,

@@ -77,6 +77,10 @@ pub struct LinearParams {
     pub tokens: i32,
     pub accumulate: i32,
     pub scale: f32,
+    pub gated: i32,
+    pub gate_scale: f32,
+    pub eps: f32,
+    pub norm: Address,
 }
 
 /// `WideParams` of `kernels/wide.cu`.
@@ -88,6 +92,20 @@ pub struct WideParams {
     pub token_tiles: i32,
     pub whole: i32,
     pub tiles: i32,
+    pub apart: i32,
+}
+
+/// `SegmentsParams` of `kernels/rows.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(missing_docs, reason = "kernels/rows.cu describes them")]
+pub struct SegmentsParams {
+    pub sums: Address,
+    pub y: Address,
+    pub segments: i32,
+    pub numbers: i32,
+    pub accumulate: i32,
+    pub scale: f32,
 }
 
 /// `GroupedParams` of `kernels/weights.cuh`.
@@ -556,7 +574,7 @@ mod tests {
             size_of::<AppendParams>(),
             size_of::<WideParams>(),
         ];
-        assert_eq!(size, [184, 48, 32, 152, 64]);
+        assert_eq!(size, [184, 64, 32, 152, 80]);
         let planned = (size_of::<PlannedEncodeParams>(), size_of::<AppendTurnParams>());
         assert_eq!(planned, (48, size_of::<AppendParams>() + 24));
         let latents = [
@@ -585,7 +603,7 @@ mod tests {
             size_of::<ExpertBiasParams>(),
             size_of::<CombineParams>(),
         ];
-        assert_eq!(experts, [72, 88, 64, 32, 48]);
+        assert_eq!(experts, [88, 88, 64, 32, 48]);
         assert_eq!(
             (size_of::<TopParams>(), size_of::<MassParams>(), size_of::<StrictParams>()),
             (48, 48, 32)

@@ -95,7 +95,7 @@ pub(crate) struct Tiling {
 }
 
 /// The plan of one slice of rows under one window.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SlicePlan {
     pub row: usize,
     pub rows: usize,
@@ -111,7 +111,7 @@ pub(crate) struct SlicePlan {
 }
 
 /// What is written to the pages of a slot, and where its exact pages are listed.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SlotPlan {
     pub exact_at: u64,
     pub jobs: JobsPlan,
@@ -120,6 +120,7 @@ pub(crate) struct SlotPlan {
 }
 
 /// A pass.
+#[derive(PartialEq)]
 pub(crate) struct PassPlan {
     pub rows: usize,
     pub ids_at: u64,

@@ -51,7 +51,15 @@ pub struct WideTiles {
     pub whole: usize,
     /// Tiles in all.
     pub tiles: usize,
+    /// Segments that are tiles of their own, whose sums `add_segments` adds up; 0 where a tile has all channels.
+    pub apart: usize,
 }
+
+/// Bytes that sums of segments may take.
+pub const SEGMENT_SUMS: usize = 32 << 20;
+
+/// What `add_segments` takes, and for a byte that is written and read: µs on an H200.
+const ADD: (f64, f64) = (3.5, 1.0 / 1.5e6);
 
 /// Widths of tiles, the kernels' names, and what a tile takes for 64 channels when all processors are busy: µs on an H200, of Q4_0.
 const WIDTHS: [(usize, &str, f64); 5] =
@@ -75,27 +83,50 @@ impl WideTiles {
         let all = rows.div_ceil(128) * token_tiles;
         let rest = all % processors;
         let cut = if 2 * rest <= processors { rest } else { 0 };
-        WideTiles { width, token_tiles, whole: all - cut, tiles: all + cut }
+        WideTiles { width, token_tiles, whole: all - cut, tiles: all + cut, apart: 0 }
     }
 
-    /// Rounds of tiles, weighed by what one takes.
-    fn cost(&self, cost: f64, processors: usize) -> f64 {
+    /// Tiles of this width and one segment each, where that is more than one and their sums have room.
+    fn apart(width: usize, (rows, channels): (usize, usize), tokens: usize) -> Option<WideTiles> {
+        let (token_tiles, apart) = (tokens.div_ceil(width), channels.div_ceil(SEGMENT_CHANNELS));
+        let tiles = rows.div_ceil(128) * token_tiles * apart;
+        let fits = 4 * apart * tokens * rows <= SEGMENT_SUMS && rows.is_multiple_of(4);
+        (apart > 1 && width <= 64 && fits).then_some(WideTiles {
+            width,
+            token_tiles,
+            whole: tiles,
+            tiles,
+            apart,
+        })
+    }
+
+    /// Rounds of tiles, weighed by what one takes for 64 channels: µs.
+    fn cost(&self, (rows, channels): (usize, usize), tokens: usize, cost: f64, processors: usize) -> f64 {
         let rounds = self.whole.div_ceil(processors) as f64 * cost;
-        rounds + if self.tiles > self.whole { half_cost(self.width) } else { 0.0 }
+        if self.apart > 0 {
+            let bytes = (4 * self.apart * tokens * rows) as f64;
+            return rounds * (SEGMENT_CHANNELS / 64) as f64 + ADD.0 + bytes * ADD.1;
+        }
+        let halves = if self.tiles > self.whole { half_cost(self.width) } else { 0.0 };
+        (rounds + halves) * (channels / 64) as f64
     }
 }
 
 impl ProductForm {
-    /// The kernel for a matrix `(rows, channels)` and this many tokens on a card.
-    pub fn of(shape: (usize, usize), tokens: usize, limits: &Limits) -> ProductForm {
+    /// The kernel for a matrix `(rows, channels)` and this many tokens on a card. Where it is `whole`, sums are not added up by another kernel.
+    pub fn of(shape: (usize, usize), tokens: usize, whole: bool, limits: &Limits) -> ProductForm {
         let (rows, channels) = shape;
         if tokens <= 8
             && let Some(form) = ProductForm::few(shape, tokens.max(1), limits)
         {
-            return form;
+            // Where activations of so many tokens leave room for one CTA, or are shared by several that all read the weights, wide tiles are as fast.
+            let crowds = form.grid.1 > 1 || 2 * (form.shared as usize + 1024) > limits.shared + 1024;
+            let wide = (crowds && limits.wide && !whole)
+                .then(|| ProductForm::wide(shape, tokens, whole, limits.processors));
+            return wide.filter(|wide| wide.wide.is_some_and(|tiles| tiles.apart > 0)).unwrap_or(form);
         }
         if limits.wide {
-            return ProductForm::wide(shape, tokens, limits.processors);
+            return ProductForm::wide(shape, tokens, whole, limits.processors);
         }
         let form = |name, size: usize, threads| ProductForm {
             name,
@@ -111,6 +142,15 @@ impl ProductForm {
             _ if large && 2 * 128 * channels < 1 << 32 => form("large", 128, 256),
             _ => form("tile", 64, 128),
         }
+    }
+
+    /// The kernel of one token whose activations go through a norm first; where two CTAs do not fit, the norm is a kernel of its own.
+    pub fn normed((rows, channels): (usize, usize), limits: &Limits) -> Option<ProductForm> {
+        let few = FewShape::new(rows.div_ceil(TILE_ROWS), channels, 1, 2 * limits.processors);
+        let shared = few.shared + 8 * channels; // the row and the norm's weights
+        let fits = 2 * (shared + 1024) <= limits.shared + 1024 && channels.is_multiple_of(4);
+        let (grid, shared) = ((few.ctas as u32, 1), shared as u32);
+        fits.then_some(ProductForm { name: "one", grid, threads: FEW_THREADS, shared, wide: None })
     }
 
     /// Up to 8 tokens, whose activations lie in shared memory; where they do not fit at once, CTAs share them.
@@ -129,14 +169,18 @@ impl ProductForm {
         })
     }
 
-    fn wide((rows, channels): (usize, usize), tokens: usize, processors: usize) -> ProductForm {
+    fn wide(shape: (usize, usize), tokens: usize, whole: bool, processors: usize) -> ProductForm {
+        let (rows, channels) = shape;
         let fits = |width: usize| match width {
             16 | 32 | 64 => channels.is_multiple_of(128),
             _ => true,
         };
-        let forms = WIDTHS.into_iter().filter(|(width, ..)| fits(*width)).map(|(width, name, cost)| {
-            let tiles = WideTiles::new(width, rows, tokens, processors);
-            (tiles.cost(cost, processors), name, tiles)
+        let forms = WIDTHS.into_iter().filter(|(width, ..)| fits(*width)).flat_map(|(width, name, cost)| {
+            let apart = WideTiles::apart(width, shape, tokens).filter(|_| !whole);
+            let all = [Some(WideTiles::new(width, rows, tokens, processors)), apart];
+            all.into_iter()
+                .flatten()
+                .map(move |tiles| (tiles.cost(shape, tokens, cost, processors), name, tiles))
         });
         let (_, name, tiles) =
             forms.min_by(|a, b| a.0.total_cmp(&b.0)).expect("there is a kernel for all channels");
@@ -157,7 +201,9 @@ struct FewShape {
 impl FewShape {
     fn new(tiles: usize, channels: usize, tokens: usize, ctas: usize) -> FewShape {
         let sums = 64 * tokens * channels.div_ceil(SEGMENT_CHANNELS); // of a tile
-        let each = tiles.div_ceil(ctas).min((SUM_BYTES / sums).max(1));
+        let most = (SUM_BYTES / sums).max(1);
+        let rounds = tiles.div_ceil(ctas).div_ceil(most);
+        let each = tiles.div_ceil(ctas * rounds).min(most);
         let staged = channels.next_multiple_of(FEW_PIECE);
         FewShape { tokens, ctas: tiles.div_ceil(each), shared: 2 * tokens * staged + each * sums }
     }
@@ -208,8 +254,8 @@ mod tests {
             [(16, 64), (4096, 4096), (4096, 14336), (28672, 4096), (128256, 4096), (100, 256), (33, 576)];
         for (rows, channels) in shapes {
             for tokens in (1..70).chain([127, 128, 129, 512, 2048]) {
-                for limits in [H200, SMALL] {
-                    let form = ProductForm::of((rows, channels), tokens, &limits);
+                for (limits, whole) in [(H200, true), (H200, false), (SMALL, false)] {
+                    let form = ProductForm::of((rows, channels), tokens, whole, &limits);
                     let (x, y) = (form.grid.0 as usize, form.grid.1 as usize);
                     let what = format!("{rows}x{channels} of {tokens}: {form:?}");
                     assert!(form.shared as usize <= limits.shared, "{what}");
@@ -235,7 +281,11 @@ mod tests {
                         }
                         _ => {
                             let Some(tiles) = form.wide else { panic!("{what}") };
-                            assert!(limits.wide && tokens > 8, "{what}");
+                            assert!(limits.wide && (tokens > 8 || tiles.apart > 0), "{what}");
+                            if tiles.apart > 0 {
+                                assert!(!whole && tiles.apart == channels.div_ceil(1024), "{what}");
+                                assert!(4 * tiles.apart * tokens * rows <= SEGMENT_SUMS, "{what}");
+                            }
                             let halves = tiles.tiles - tiles.whole;
                             let covered = tiles.width * (2 * tiles.whole + halves) / 2;
                             assert!(halves % 2 == 0 && covered >= tokens * rows.div_ceil(128), "{what}");
@@ -253,17 +303,41 @@ mod tests {
             (512, "w128", "large"),
         ];
         for (tokens, wide, narrow) in names {
-            let name = |limits| ProductForm::of((28672, 4096), tokens, limits).name;
+            let name = |limits| ProductForm::of((28672, 4096), tokens, false, limits).name;
             assert_eq!((name(&H200), name(&SMALL)), (wide, narrow), "{tokens}");
         }
     }
 
     #[test]
     fn activations_that_shared_memory_does_not_hold_are_shared_by_ctas() {
-        let form = ProductForm::of((4096, 14336), 8, &H200);
+        let form = ProductForm::of((4096, 14336), 8, true, &H200);
         assert_eq!((form.name, form.grid.1), ("few", 2));
-        let form = ProductForm::of((4096, 14336), 8, &SMALL);
+        let form = ProductForm::of((4096, 14336), 8, false, &SMALL);
         assert!(form.name == "few" && form.grid.1 > 2, "{form:?}");
+    }
+
+    #[test]
+    fn matrices_of_few_rows_have_tiles_of_one_segment() {
+        for (shape, tokens) in
+            [((4096, 14336), 8), ((4096, 14336), 16), ((4096, 4096), 16), ((4096, 14336), 64)]
+        {
+            let tiles = ProductForm::of(shape, tokens, false, &H200).wide.expect("wide tiles");
+            assert_eq!(tiles.apart, shape.1 / 1024, "{shape:?} {tokens}");
+        }
+        for (shape, tokens) in
+            [((28672, 4096), 16), ((128256, 4096), 9), ((4096, 14336), 1024), ((4096, 1024), 16)]
+        {
+            let tiles = ProductForm::of(shape, tokens, false, &H200).wide.expect("wide tiles");
+            assert_eq!(tiles.apart, 0, "{shape:?} {tokens}");
+        }
+    }
+
+    #[test]
+    fn a_norm_goes_along_where_two_ctas_fit() {
+        let form = ProductForm::normed((28672, 4096), &H200).expect("room");
+        assert_eq!((form.name, form.grid), ("one", (256, 1)));
+        assert!(form.shared >= 10 * 4096 && 2 * (form.shared + 1024) <= 228 << 10, "{form:?}");
+        assert_eq!(ProductForm::normed((4096, 14336), &SMALL), None);
     }
 
     #[test]

@@ -22,6 +22,24 @@ pub(crate) struct Linear {
     pub bias: Option<Buffer>,
     /// Multiplier of the product.
     pub scale: f32,
+    /// Where rows are gates and ups in turns, eight of each, and the product gives inner values.
+    pub gating: Option<Gating>,
+}
+
+/// What becomes of the gates of a product: SiLU of so many times them.
+#[derive(Clone, Copy)]
+pub(crate) struct Gating {
+    pub gate_scale: f32,
+}
+
+impl Gating {
+    /// Of MLPs whose inner values a product can give: gates through SiLU, without bounds.
+    pub(crate) fn of(mlp: &description::Mlp) -> Option<Gating> {
+        let is_plain = mlp.clamp.is_none() && mlp.sparsity.is_none();
+        let is_gated =
+            !matches!(mlp.inner, description::Inner::Plain(_)) && mlp.activation == Activation::Silu;
+        (is_plain && is_gated).then_some(Gating { gate_scale: mlp.gate_scale })
+    }
 }
 
 impl Linear {
@@ -214,6 +232,23 @@ pub(crate) struct LayerInputs {
     pub norm: Norm,
     pub width: usize,
     pub scale: f32,
+}
+
+impl Mixer {
+    /// The one product that reads its input, where nothing else does.
+    pub(crate) fn reader(&self) -> Option<&Linear> {
+        match self {
+            Mixer::Attention(of) if of.folded.is_none() => Some(&of.projection),
+            Mixer::Mlp(of) => Some(&of.first),
+            Mixer::Attention(_)
+            | Mixer::Latent(_)
+            | Mixer::Experts(_)
+            | Mixer::ShortConv(_)
+            | Mixer::Recurrent(_)
+            | Mixer::LayerInput(_)
+            | Mixer::Laurel(_) => None,
+        }
+    }
 }
 
 /// What is added to the residual stream.

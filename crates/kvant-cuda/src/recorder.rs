@@ -3,6 +3,7 @@
 use crate::device::{CudaGpu, Kernel, Launch, OpenError, failed};
 use crate::params::WideParams;
 use crate::profile::run_timed;
+use crate::step::StepKey;
 use crate::tensor_map::{WideMaps, wide_maps};
 use crate::weights::WeightType;
 use cudarc::driver::result::stream::StreamKind;
@@ -124,10 +125,19 @@ unsafe fn run(card: &CudaGpu, stream: sys::CUstream, launches: &[Recorded]) -> R
     })
 }
 
-/// Lists of launches that came before, with their graphs from the second time on.
+/// A list of launches that came before.
+struct Known {
+    launches: Vec<Recorded>,
+    /// From the second time on.
+    graph: Option<sys::CUgraphExec>,
+    /// What it was made of.
+    key: Option<StepKey>,
+}
+
+/// Lists of launches that came before, with their graphs.
 pub(crate) struct Graphs {
     card: Arc<CudaGpu>,
-    known: VecDeque<(Vec<Recorded>, Option<sys::CUgraphExec>)>,
+    known: VecDeque<Known>,
 }
 
 // SAFETY: handles of the driver's, which any thread may use that has made the context current.
@@ -138,28 +148,56 @@ impl Graphs {
         Graphs { card: Arc::clone(card), known: VecDeque::new() }
     }
 
+    /// The list that was made of this, if it has a graph.
+    pub(crate) fn find(&self, key: &StepKey) -> Option<usize> {
+        self.known.iter().position(|known| known.graph.is_some() && known.key.as_ref() == Some(key))
+    }
+
+    /// Runs a list that was found, and says how many launches it has.
+    ///
+    /// # Safety
+    /// As [`Recorder::submit`] of the same launches: their memory has the numbers that they were found by.
+    pub(crate) unsafe fn again(&mut self, index: usize) -> Result<usize, OpenError> {
+        let Some(known) = self.known.remove(index) else { return Ok(0) };
+        let (graph, count) = (known.graph, known.launches.len());
+        self.known.push_front(known);
+        let Some(graph) = graph else { return Ok(0) };
+        self.card.bind()?;
+        // SAFETY: the caller's contract.
+        unsafe { result::graph::launch(graph, self.card.stream()) }.map_err(failed("launching a graph"))?;
+        Ok(count)
+    }
+
+    /// Notes what the list of so many launches that was run last was made of.
+    pub(crate) fn note(&mut self, key: StepKey, launches: usize) {
+        if let Some(known) = self.known.front_mut().filter(|known| known.launches.len() == launches) {
+            known.key = Some(key);
+        }
+    }
+
     /// # Safety
     /// As [`Recorder::submit`].
     unsafe fn run(&mut self, card: &CudaGpu, launches: Vec<Recorded>) -> Result<(), OpenError> {
-        let Some(index) = self.known.iter().position(|(known, _)| *known == launches) else {
+        let Some(index) = self.known.iter().position(|known| known.launches == launches) else {
             // SAFETY: the caller's contract.
             unsafe { run(card, card.stream(), &launches)? };
             if self.known.len() == GRAPHS
-                && let Some((_, Some(graph))) = self.known.pop_back()
+                && let Some(Known { graph: Some(graph), .. }) = self.known.pop_back()
             {
                 card.synchronize()?;
                 // SAFETY: the graph is ours and has run.
                 let _ = unsafe { result::graph::exec_destroy(graph) };
             }
-            self.known.push_front((launches, None));
+            self.known.push_front(Known { launches, graph: None, key: None });
             return Ok(());
         };
-        let Some((_, mut graph)) = self.known.remove(index) else { return Ok(()) };
-        if graph.is_none() {
+        let Some(mut known) = self.known.remove(index) else { return Ok(()) };
+        if known.graph.is_none() {
             // SAFETY: the caller's contract.
-            graph = Some(unsafe { capture(card, &launches)? });
+            known.graph = Some(unsafe { capture(card, &launches)? });
         }
-        self.known.push_front((launches, graph));
+        let graph = known.graph;
+        self.known.push_front(known);
         let Some(graph) = graph else { return Ok(()) };
         // SAFETY: the graph has the launches of the caller's contract.
         unsafe { result::graph::launch(graph, card.stream()) }.map_err(failed("launching a graph"))
@@ -169,7 +207,7 @@ impl Graphs {
 impl Drop for Graphs {
     fn drop(&mut self) {
         if self.card.synchronize().is_ok() {
-            for graph in self.known.drain(..).filter_map(|(_, graph)| graph) {
+            for graph in self.known.drain(..).filter_map(|known| known.graph) {
                 // SAFETY: the graph is ours and nothing on the stream uses it any more.
                 let _ = unsafe { result::graph::exec_destroy(graph) };
             }

@@ -7,7 +7,7 @@ use crate::mixer_params::{
 };
 use crate::params::{Address, EmbedParams, NormParams};
 use crate::program::{Block, Branch, Input, LayerInput, Mixer, Norm};
-use crate::run::{Run, Target};
+use crate::run::{Activations, Run, Target};
 
 impl Run<'_> {
     /// `x = scale · (keep · x + after(Σ branches))`.
@@ -22,12 +22,12 @@ impl Run<'_> {
             return;
         }
         for (index, own) in of.branches.iter().enumerate() {
-            self.input(&own.input);
+            let read = self.input(&own.input, &own.mixer);
             let (accumulate, keep) = (index > 0, if index > 0 { 1.0 } else { 0.0 });
             match &own.after {
-                None => self.mixer(&own.mixer, Target { address: sum, accumulate }),
+                None => self.mixer(&own.mixer, read, Target { address: sum, accumulate }),
                 Some(after) => {
-                    self.mixer(&own.mixer, Target::over(branch));
+                    self.mixer(&own.mixer, read, Target::over(branch));
                     self.mix(Some(after), branch, sum, (keep, 1.0));
                 }
             }
@@ -39,22 +39,22 @@ impl Run<'_> {
     fn plain_block(&mut self, of: &Block) {
         let [Branch { input, mixer, after }] = &of.branches[..] else { return };
         let (x, rows) = (self.buffers.x.address(), self.plan.rows);
-        self.input(input);
+        let read = self.input(input, mixer);
         let Some(after) = after.as_ref().or(of.after.as_ref()) else {
-            return self.mixer(mixer, Target { address: x, accumulate: true });
+            return self.mixer(mixer, read, Target { address: x, accumulate: true });
         };
         let to = Target::over(self.buffers.branch.address());
-        self.mixer(mixer, to);
+        self.mixer(mixer, read, to);
         let (channels, weight) = (self.program.widths.hidden as i32, after.weight.address());
         let params = NormParams { x: to.address, weight, y: x, channels, eps: after.eps };
         self.launch("norm_add", (rows, 1), 512, params);
     }
 
-    fn mixer(&mut self, of: &Mixer, to: Target) {
+    fn mixer(&mut self, of: &Mixer, read: Activations, to: Target) {
         match of {
-            Mixer::Attention(of) => self.attention(of, to),
+            Mixer::Attention(of) => self.attention(of, read, to),
             Mixer::Latent(of) => self.latent_attention(of, to),
-            Mixer::Mlp(of) => self.mlp(of, to),
+            Mixer::Mlp(of) => self.mlp(of, read, to),
             Mixer::Experts(of) => self.moe(of, to),
             Mixer::ShortConv(of) => self.short_conv(of, to),
             Mixer::Recurrent(of) => self.recurrent(of, to),
@@ -71,13 +71,20 @@ impl Run<'_> {
         self.launch("mix_rows", (self.plan.rows, 1), 512, params);
     }
 
-    /// What a mixer reads, into `normed`.
-    fn input(&mut self, of: &Input) {
+    /// What a mixer reads: in `normed`, or the stream itself where its product norms it.
+    fn input(&mut self, of: &Input, mixer: &Mixer) -> Activations {
         let (x, rows) = (self.buffers.x.address(), self.plan.rows);
         match of {
-            Input::Normed(norm) => self.norm(norm, x, rows),
+            Input::Normed(norm) => {
+                let own = mixer.reader().and_then(|reader| self.normed_row(norm, x, reader));
+                if let Some(own) = own {
+                    return own;
+                }
+                self.norm(norm, x, rows);
+            }
             Input::Plain(scale) => self.halves(x, *scale),
         }
+        self.buffers.normed.address().into()
     }
 
     /// Rows of the stream's width as f16, into `normed`.

@@ -8,13 +8,14 @@ use crate::matrix::Matrix;
 use crate::mixer_params::{CutParams, HeadGateParams, SpanParams};
 use crate::params::{
     ActivateParams, Address, AppendParams, AppendTurnParams, BiasParams, ColumnsParams, GatherParams,
-    LinearParams, NormParams, StrictParams, TurnParams, WideParams,
+    LinearParams, NormParams, SegmentsParams, StrictParams, TurnParams, WideParams,
 };
 use crate::pass::{PassPlan, SLICE, SlicePlan, slot_pages};
-use crate::product::ProductForm;
+use crate::product::{ProductForm, SEGMENT_SUMS};
 use crate::program::{Activating, Attention, Linear, Mixer, Mlp, Norm, Program, Widths};
 use crate::recorder::Recorder;
 use crate::recurrent::StatePlan;
+use crate::step::Generation;
 use crate::tables::PageTables;
 use crate::top::OutLayout;
 use kvant_cache::{KvSlot, Slots};
@@ -24,6 +25,7 @@ use std::sync::Arc;
 
 /// Activations of a pass, and what its kernels share.
 pub(crate) struct PassBuffers {
+    pub generation: Generation,
     pub rows: usize,
     /// The residual stream, (rows, hidden) f32.
     pub x: Buffer,
@@ -45,6 +47,8 @@ pub(crate) struct PassBuffers {
     pub inner: Buffer,
     /// Columns of one part of a product, (rows, columns) f32.
     columns: Buffer,
+    /// Sums of segments that are added up by a kernel of their own, (segments, tokens, rows) f32.
+    segments: Buffer,
     /// Rows whose logits are wanted, (rows, hidden) f32.
     picked: Buffer,
     /// What a block gave before the norm after it, (rows, hidden) f32, and the sum of blocks side by side.
@@ -94,6 +98,7 @@ impl PassBuffers {
         let layout = OutLayout::new(slots);
         let out = Buffer::new(card, layout.logits + 4 * rows.min(SLICE) * widths.vocabulary)?;
         Ok(PassBuffers {
+            generation: Generation::new(),
             rows,
             x: buffer(widths.hidden, 4)?,
             normed: buffer(widths.hidden, 2)?,
@@ -106,6 +111,7 @@ impl PassBuffers {
             first: buffer(widths.first, 4)?,
             inner: buffer(widths.inner, 2)?,
             columns: buffer(widths.projected.max(widths.first), 4)?,
+            segments: Buffer::new(card, if card.limits().wide { SEGMENT_SUMS } else { 16 })?,
             picked: buffer(widths.hidden, 4)?,
             branch: buffer(widths.hidden, 4)?,
             sum: buffer(widths.hidden, 4)?,
@@ -133,6 +139,15 @@ impl PassBuffers {
     }
 }
 
+impl PassBuffers {
+    /// Where memory lies that is made larger by itself.
+    pub(crate) fn growing(&self) -> impl Iterator<Item = Address> {
+        [&self.part_o, &self.part_ml, &self.plan, &self.ranks[0], &self.ranks[1]]
+            .into_iter()
+            .map(Buffer::address)
+    }
+}
+
 /// Makes a buffer larger if it has to be.
 pub(crate) fn fit(card: &Arc<CudaGpu>, buffer: &mut Buffer, bytes: usize) -> Result<(), OpenError> {
     if buffer.bytes() < bytes {
@@ -155,6 +170,21 @@ impl Target {
     }
 }
 
+/// What a product reads.
+#[derive(Clone, Copy)]
+pub(crate) struct Activations {
+    /// (tokens, channels) f16; before a norm one row of f32.
+    pub address: Address,
+    /// Weights and eps of an RMS norm that they go through first.
+    pub norm: Option<(Address, f32)>,
+}
+
+impl From<Address> for Activations {
+    fn from(address: Address) -> Activations {
+        Activations { address, norm: None }
+    }
+}
+
 /// A pass.
 pub(crate) struct Run<'a> {
     pub program: &'a Program,
@@ -168,6 +198,8 @@ pub(crate) struct Run<'a> {
     pub states: &'a StatePlan,
     /// Whether kernels may begin before those before them have ended.
     pub early: bool,
+    /// Whether products take the norm before them along.
+    pub fused: bool,
     pub recorder: Recorder<'a>,
 }
 
@@ -187,11 +219,24 @@ impl Run<'_> {
         self.launch("rms_norm", (rows, 1), 512, NormParams { x, weight, y, channels, eps: of.eps });
     }
 
-    pub(crate) fn mlp(&mut self, of: &Mlp, to: Target) {
+    /// The row of a pass of one row through a norm, for a product that can do that itself.
+    pub(crate) fn normed_row(&self, norm: &Norm, x: Address, reader: &Linear) -> Option<Activations> {
+        let [matrix] = &reader.parts[..] else { return None };
+        let fits =
+            ProductForm::normed((matrix.rows, matrix.channels), self.recorder.card().limits()).is_some();
+        let is_own = self.fused && self.plan.rows == 1 && norm.layer.is_none() && fits;
+        is_own.then(|| Activations { address: x, norm: Some((norm.weight.address(), norm.eps)) })
+    }
+
+    pub(crate) fn mlp(&mut self, of: &Mlp, x: Activations, to: Target) {
         let b = self.buffers;
         let rows = self.plan.rows;
-        self.linear(&of.first, rows, b.normed.address(), Target::over(b.first.address()));
-        self.activate(of.activating, of.inner, rows, b.first.address(), b.inner.address());
+        if of.first.gating.is_some() {
+            self.linear(&of.first, rows, x, Target::over(b.inner.address()));
+        } else {
+            self.linear(&of.first, rows, x, Target::over(b.first.address()));
+            self.activate(of.activating, of.inner, rows, b.first.address(), b.inner.address());
+        }
         self.linear(&of.down, rows, b.inner.address(), to);
     }
 
@@ -214,13 +259,13 @@ impl Run<'_> {
         self.launch("activate_rows", (rows, (channels as usize).div_ceil(1024)), 256, params);
     }
 
-    pub(crate) fn attention(&mut self, of: &Attention, to: Target) {
+    pub(crate) fn attention(&mut self, of: &Attention, x: Activations, to: Target) {
         let b = self.buffers;
         let rows = self.plan.rows;
         if let Some(folded) = &of.folded {
             return self.folded_attention(of, folded, to);
         }
-        self.linear(&of.projection, rows, b.normed.address(), Target::over(b.projected.address()));
+        self.linear(&of.projection, rows, x, Target::over(b.projected.address()));
         let Some(slot) = slot_pages(self.layout, self.slots.owner(of.slot)) else { return };
         let (places, stride) = (of.places(), of.projection.outputs());
         let keys = places.keys_values.map_or(0, |[keys, _]| keys.at);
@@ -398,6 +443,11 @@ impl Run<'_> {
     /// Logits of wanted rows `first .. first + rows`, at most [`SLICE`].
     pub(crate) fn logits(&mut self, first: usize, rows: usize) {
         let b = self.buffers;
+        let logits = b.out.address() + b.layout.logits as u64;
+        let (norm, head) = (&self.program.norm, &self.program.head);
+        if let Some(row) = self.normed_row(norm, b.x.address(), head) {
+            return self.linear(head, rows, row, Target::over(logits));
+        }
         let hidden = self.program.widths.hidden;
         let params = GatherParams {
             x: b.x.address(),
@@ -406,22 +456,21 @@ impl Run<'_> {
             channels: hidden as i32,
         };
         self.launch("gather_rows", (rows, 1), 256, params);
-        self.norm(&self.program.norm, b.picked.address(), rows);
-        let logits = b.out.address() + b.layout.logits as u64;
-        self.linear(&self.program.head, rows, b.normed.address(), Target::over(logits));
+        self.norm(norm, b.picked.address(), rows);
+        self.linear(head, rows, b.normed.address(), Target::over(logits));
     }
 
     /// y (tokens, outputs) = or += W x + b, of x (tokens, inputs) f16.
-    pub(crate) fn linear(&mut self, of: &Linear, tokens: usize, x: Address, to: Target) {
-        let (outputs, y) = (of.outputs(), to.address);
+    pub(crate) fn linear(&mut self, of: &Linear, tokens: usize, x: impl Into<Activations>, to: Target) {
+        let (x, outputs, y) = (x.into(), of.outputs(), to.address);
         if let [matrix] = &of.parts[..] {
-            self.product(matrix, of.scale, tokens, x, to);
+            self.product(matrix, of, tokens, x, to);
         } else {
             // Types side by side: products have rows of their own width, which then go to their columns.
             let mut at = 0;
             for matrix in &of.parts {
                 let columns = self.buffers.columns.address();
-                self.product(matrix, of.scale, tokens, x, Target::over(columns));
+                self.product(matrix, of, tokens, x, Target::over(columns));
                 let params = ColumnsParams {
                     x: columns,
                     y,
@@ -439,25 +488,48 @@ impl Run<'_> {
         }
     }
 
-    fn product(&mut self, matrix: &Matrix, scale: f32, tokens: usize, x: Address, to: Target) {
-        let shape = (matrix.rows, matrix.channels);
-        let form = ProductForm::of(shape, tokens, self.recorder.card().limits());
+    fn product(&mut self, matrix: &Matrix, of: &Linear, tokens: usize, x: Activations, to: Target) {
+        let (shape, limits) = ((matrix.rows, matrix.channels), self.recorder.card().limits());
+        let normed = x.norm.and_then(|_| ProductForm::normed(shape, limits));
+        let whole = of.gating.is_some() || !self.fused;
+        let form = normed.unwrap_or_else(|| ProductForm::of(shape, tokens, whole, limits));
+        let (norm, eps) = x.norm.unwrap_or_default();
         let params = LinearParams {
             weights: matrix.address(),
-            x,
+            x: x.address,
             y: to.address,
             rows: matrix.rows as i32,
             channels: matrix.channels as i32,
             tokens: tokens as i32,
             accumulate: to.accumulate.into(),
-            scale: scale * matrix.scale,
+            scale: of.scale * matrix.scale,
+            gated: of.gating.is_some().into(),
+            gate_scale: of.gating.map_or(1.0, |gating| gating.gate_scale),
+            eps,
+            norm,
         };
         let launch =
             Launch { grid: form.grid, threads: form.threads, shared: form.shared, early: self.early };
         let name = format!("linear_{}_{}", matrix.kind.name(), form.name);
         let Some(tiles) = form.wide else { return self.recorder.launch(&name, launch, params) };
-        let [token_tiles, whole, all] = [tiles.token_tiles, tiles.whole, tiles.tiles].map(|n| n as i32);
-        let params = WideParams { product: params, token_tiles, whole, tiles: all };
-        self.recorder.launch_wide(&name, launch, params, matrix.kind, tiles.width / 2);
+        let [token_tiles, whole, all, apart] =
+            [tiles.token_tiles, tiles.whole, tiles.tiles, tiles.apart].map(|n| n as i32);
+        let wide = WideParams { product: params, token_tiles, whole, tiles: all, apart };
+        if apart == 0 {
+            return self.recorder.launch_wide(&name, launch, wide, matrix.kind, tiles.width / 2);
+        }
+        let sums = self.buffers.segments.address();
+        let product = LinearParams { y: sums, accumulate: 0, scale: 1.0, ..params };
+        self.recorder.launch_wide(
+            &name,
+            launch,
+            WideParams { product, ..wide },
+            matrix.kind,
+            tiles.width / 2,
+        );
+        let (y, accumulate, scale, numbers) =
+            (params.y, params.accumulate, params.scale, tokens * matrix.rows);
+        let params = SegmentsParams { sums, y, segments: apart, numbers: numbers as i32, accumulate, scale };
+        self.launch("add_segments", (numbers.div_ceil(1024), 1), 256, params);
     }
 }

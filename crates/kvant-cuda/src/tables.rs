@@ -55,7 +55,9 @@ impl PageTables {
         let tokens = [of.halves * PAGE_TOKENS, PAGE_TOKENS];
         let [keys, values] = self.seats.entered(seat, slot, sequence, tokens);
         let first = values.min(of.halves * keys);
-        for head in 0..of.kv_heads {
+        // Nothing new, as in most steps.
+        let heads = if first < closed { of.kv_heads } else { 0 };
+        for head in 0..heads {
             let side = |side| sequence.side(slot, head, side).ok_or("a slot holds no pages");
             let (keys, values) = (side(Side::Key)?, side(Side::Value)?);
             // What has left the window is seen by no query.
@@ -94,6 +96,11 @@ impl PageTables {
             *device = Some(buffer);
         }
         Ok(changes)
+    }
+
+    /// Addresses of all slots' tables, and their strides.
+    pub(crate) fn places(&self) -> impl Iterator<Item = (Address, usize)> {
+        (0..self.tables.len()).map(|slot| self.table(slot))
     }
 
     /// Address of a slot's table (seats, kv_heads, stride), and its stride.

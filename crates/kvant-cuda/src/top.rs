@@ -75,6 +75,11 @@ impl TopPlan {
         Some(TopPlan { wanted: wanted.to_vec(), count, temperatures_at, masses })
     }
 
+    /// What its launches are told.
+    pub(crate) fn key(&self) -> (usize, u64, bool) {
+        (self.count, self.temperatures_at, self.masses)
+    }
+
     /// Sees to it that there is room for the rounds of a pass.
     pub(crate) fn fit(
         &self,

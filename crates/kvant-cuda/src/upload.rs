@@ -30,6 +30,9 @@ const PIECE: usize = 16 << 20;
 /// Bytes that a thread copies at a time.
 const SHARE: usize = 512 << 10;
 
+/// Rows of gates, and of ups, that follow each other in a tile.
+const PAIRED: usize = TILE_ROWS / 2;
+
 /// The most tiles of a launch.
 const TILES: usize = 65_535;
 
@@ -126,6 +129,28 @@ impl Route {
     }
 }
 
+/// How the rows of a matrix lie on the card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RowOrder {
+    /// As they are stored.
+    Stored,
+    /// Eight of the first half and eight of the second in every tile: gates and ups.
+    Paired,
+}
+
+impl RowOrder {
+    /// The stored row, of so many, that lies at a place.
+    fn stored(self, place: usize, rows: usize) -> usize {
+        match self {
+            RowOrder::Stored => place,
+            RowOrder::Paired => {
+                let (tile, half) = (place / TILE_ROWS, place % TILE_ROWS / PAIRED);
+                half * rows / 2 + tile * PAIRED + place % PAIRED
+            }
+        }
+    }
+}
+
 /// What weights pass through on their way.
 pub(crate) struct Uploader {
     card: Arc<CudaGpu>,
@@ -215,8 +240,8 @@ impl Uploader {
         })
     }
 
-    /// Uploads matrices of one type and width as one, rows of the first before those of the next.
-    pub(crate) fn matrix(&mut self, tensors: &[Tensor]) -> Result<Matrix> {
+    /// Uploads matrices of one type and width as one, rows of the first stored before those of the next.
+    pub(crate) fn matrix(&mut self, tensors: &[Tensor], order: RowOrder) -> Result<Matrix> {
         let [first, ..] = tensors else { return Err(LoadError::mismatch("a matrix of no tensors")) };
         let routes = tensors.iter().map(|tensor| Route::checked(tensor, &self.card.label()));
         let routes = routes.collect::<Result<Vec<_>>>()?;
@@ -231,12 +256,12 @@ impl Uploader {
         let buffer = Matrix::room(&self.card, route.kind.packed_bytes(rows, channels))?;
         let mut scale = match route.numbers {
             Numbers::Wide | Numbers::Decoded => {
-                self.stream(tensors, route, Purpose::Measure)?;
+                self.stream(tensors, (route, order), Purpose::Measure)?;
                 power_of_two(self.found()?.0)
             }
             Numbers::Half | Numbers::Blocks => 1.0,
         };
-        self.stream(tensors, route, Purpose::Relay(buffer.address(), scale))?;
+        self.stream(tensors, (route, order), Purpose::Relay(buffer.address(), scale))?;
         if route.numbers != Numbers::Half {
             let (largest, is_off) = self.found()?;
             if is_off {
@@ -244,7 +269,7 @@ impl Uploader {
             }
             if route.numbers == Numbers::Blocks && largest > LARGEST {
                 scale = (largest / 32768.0).log2().ceil().exp2();
-                self.stream(tensors, route, Purpose::Relay(buffer.address(), scale))?;
+                self.stream(tensors, (route, order), Purpose::Relay(buffer.address(), scale))?;
             }
         }
         for tensor in tensors {
@@ -269,7 +294,12 @@ impl Uploader {
     }
 
     /// Sends all rows through the pieces, each to its kernel.
-    fn stream(&mut self, tensors: &[Tensor], route: Route, purpose: Purpose) -> Result<()> {
+    fn stream(
+        &mut self,
+        tensors: &[Tensor],
+        (route, order): (Route, RowOrder),
+        purpose: Purpose,
+    ) -> Result<()> {
         let (channels, row_bytes) = (tensors[0].columns(), route.row_bytes(&tensors[0]));
         let rows: usize = tensors.iter().map(Tensor::rows).sum();
         let least = TILE_ROWS * row_bytes;
@@ -284,12 +314,17 @@ impl Uploader {
             slot.copied.wait().map_err(on_card)?;
             let bytes = &mut slot.host.own()[..count * row_bytes];
             match route.numbers {
-                Numbers::Decoded => decode(tensors, first, channels, bytes)?,
-                Numbers::Half | Numbers::Blocks | Numbers::Wide => {
-                    for_each_chunk(bytes, SHARE, |share, out| {
-                        copy(tensors, first * row_bytes + share * SHARE, out);
-                    });
+                Numbers::Decoded => {
+                    decode(tensors, channels, bytes, |row| order.stored(first + row, rows))?;
                 }
+                Numbers::Half | Numbers::Blocks | Numbers::Wide => match order {
+                    RowOrder::Stored => for_each_chunk(bytes, SHARE, |share, out| {
+                        copy(tensors, first * row_bytes + share * SHARE, out);
+                    }),
+                    RowOrder::Paired => for_each_chunk(bytes, PAIRED * row_bytes, |part, out| {
+                        copy(tensors, order.stored(first + part * PAIRED, rows) * row_bytes, out);
+                    }),
+                },
             }
             // SAFETY: the memory is of the slot and that long, and the host does not write to it again before the event.
             unsafe { upload(&self.card, slot.device.address(), bytes) }.map_err(on_card)?;
@@ -379,11 +414,16 @@ fn place(tensors: &[Tensor], mut row: usize) -> (&Tensor, usize) {
     (&tensors[tensors.len() - 1], row)
 }
 
-/// Rows from `first` on as f32.
-fn decode(tensors: &[Tensor], first: usize, channels: usize, bytes: &mut [u8]) -> Result<()> {
+/// Rows as f32: which one is stored for each.
+fn decode(
+    tensors: &[Tensor],
+    channels: usize,
+    bytes: &mut [u8],
+    stored: impl Fn(usize) -> usize + Sync,
+) -> Result<()> {
     let failure = Mutex::new(None);
     for_each_chunk(bytes, 4 * channels, |row, out| {
-        let (tensor, row) = place(tensors, first + row);
+        let (tensor, row) = place(tensors, stored(row));
         let mut numbers = vec![0.0; channels];
         match tensor.row_f32(row, &mut numbers) {
             Ok(()) => {

@@ -3,25 +3,39 @@
 use super::{Contents, Sequence, each_side};
 use crate::error::CacheError;
 use crate::reader::Reader;
-use crate::side::Rows;
+use crate::side::{Noted, PageWork, Rows};
+use crate::store::{PageId, PageStore, Store};
 use std::sync::Arc;
+
+/// Tokens at a time in host memory: so many exact rows are held beside the pages.
+const HOST_CHUNK: usize = 256;
+
+/// The same on a device, whose rows are not read.
+const DEVICE_CHUNK: usize = 1024;
 
 impl Sequence {
     /// Repeats what is held, from the beginning, until it is `len` tokens, each at its own address: a long context to
     /// measure speed on, without reading one. Recurrent state stays what it is.
     ///
+    /// On a device whole pages are copies of those that are held, in turns, and exact rows after them are zeros.
+    ///
     /// # Errors
     /// When nothing is held, or memory is full.
     pub fn repeat(&mut self, len: usize) -> Result<(), CacheError> {
-        /// Tokens at a time: so many exact rows are held beside the pages.
-        const CHUNK: usize = 256;
-        let period = self.len;
-        if period == 0 && len > 0 {
+        if self.len == 0 && len > 0 {
             return Err(CacheError::Nothing);
         }
+        match self.memory.clone() {
+            Store::Host(_) => self.repeat_rows(len),
+            Store::Device(store) => self.repeat_pages(len, &*store),
+        }
+    }
+
+    fn repeat_rows(&mut self, len: usize) -> Result<(), CacheError> {
+        let period = self.len;
         let (layout, memory) = (Arc::clone(&self.layout), self.memory.clone());
         while self.len < len {
-            let (at, count) = (self.len, CHUNK.min(len - self.len));
+            let (at, count) = (self.len, HOST_CHUNK.min(len - self.len));
             for (slot, slot_layout) in self.slots.iter_mut().zip(layout.slots()) {
                 match slot {
                     Contents::Pages(paged) => {
@@ -46,6 +60,56 @@ impl Sequence {
                     Contents::Recurrent(state) => state.skip_to(at + count)?,
                 }
             }
+            self.advance(count)?;
+        }
+        Ok(())
+    }
+
+    fn repeat_pages(&mut self, len: usize, store: &dyn PageStore) -> Result<(), CacheError> {
+        let (layout, memory) = (Arc::clone(&self.layout), self.memory.clone());
+        let sinks = layout.exact_window().sinks;
+        // Pages of every side that there are now, and how many copies have been made of them.
+        let mut sources: Vec<(Vec<PageId>, usize)> = Vec::new();
+        for slot in &self.slots {
+            let Contents::Pages(paged) = slot else { continue };
+            let pages = |side: &crate::SideStore| (0..).map_while(|page| side.encoded_id(page)).collect();
+            sources.extend(paged.sides.iter().map(|side| (pages(side), 0)));
+        }
+        while self.len < len {
+            let (at, count) = (self.len, DEVICE_CHUNK.min(len - self.len));
+            let (mut copies, mut own) = (Vec::new(), sources.iter_mut());
+            for (slot, slot_layout) in self.slots.iter_mut().zip(layout.slots()) {
+                match slot {
+                    Contents::Pages(paged) => {
+                        let per_head = slot_layout.sides_per_head();
+                        for (index, side) in paged.sides.iter_mut().enumerate() {
+                            let (is_exact, codec) = (side.codecs().is_exact(), side.codecs().codec());
+                            let (bytes, place) = (codec.page_bytes(), (index / per_head, codec.side()));
+                            let Some((pages, made)) = own.next() else { continue };
+                            let mut note = |work| {
+                                // Exact pages are what is kept, or are forgotten once they are encoded.
+                                let to = match work {
+                                    PageWork::Encode { page, .. } if !is_exact => page,
+                                    PageWork::Exact { page, first: 0, .. } if is_exact => page,
+                                    _ => return,
+                                };
+                                if let Some(from) = pages.get(*made % pages.len().max(1)) {
+                                    copies.push((*from, to, bytes));
+                                    *made += 1;
+                                }
+                            };
+                            let mut noted = Noted { sinks: sinks.saturating_sub(at), note: &mut note };
+                            side.append(layout.exact_window(), at, count, &mut noted, &memory)
+                                .map_err(|fault| fault.at(slot_layout.layer(), place, at))?;
+                        }
+                        paged.len += count;
+                    }
+                    Contents::View => {}
+                    Contents::Recurrent(state) => state.skip_to(at + count)?,
+                }
+            }
+            // After all pages are taken: a store clears those that nothing is copied to at once.
+            copies.iter().for_each(|(from, to, bytes)| store.copy(*from, *to, *bytes));
             self.advance(count)?;
         }
         Ok(())

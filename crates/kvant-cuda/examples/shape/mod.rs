@@ -1,12 +1,30 @@
 //! Shapes of Llama 3 with weights that mean nothing, contexts whose pages are copies of a few real ones, and steps that are timed.
 
 use kvant_attention::KvCache;
-use kvant_cache::{PageId, PageStore, PageWork};
+use kvant_cache::{PageId, PageStore, PageWork, Policy, Sequence};
 use kvant_codec::Side;
-use kvant_cuda::{CudaBackend, WeightType};
+use kvant_cuda::kernels::Form as KernelForm;
+use kvant_cuda::{CudaBackend, CudaGpu, WeightType};
 use kvant_model::error::Result;
 use kvant_model::{Backend, Checkpoint, Chunk, Description, Form, Model, Network, Output, Pass, TopK};
+use std::error::Error;
+use std::sync::Arc;
 use std::time::Instant;
+
+/// The first card, which it names; none where there is none. `KVANT_CARD_FORM=ptx` runs the kernels of older cards.
+pub fn open_card() -> Option<Arc<CudaGpu>> {
+    let form = std::env::var("KVANT_CARD_FORM").is_ok_and(|form| form == "ptx").then_some(KernelForm::Ptx);
+    match CudaGpu::open_as(0, form) {
+        Ok(card) => {
+            println!("{} ({:?}), {} SMs", card.name(), card.form(), card.processors());
+            Some(Arc::new(card))
+        }
+        Err(error) => {
+            println!("skipped: {error}");
+            None
+        }
+    }
+}
 
 /// Compiles descriptions with weights that mean nothing.
 pub struct Noise<'a>(pub &'a CudaBackend, pub WeightType);
@@ -37,10 +55,10 @@ pub fn llama_3(large: bool) -> serde_json::Value {
 
 /// Tokens that a page takes, and sinks before the first.
 pub const PAGE: usize = 64;
-pub const SINKS: usize = 4;
+const SINKS: usize = 4;
 
 /// The tokens that a context begins with: its sinks and two pages.
-pub fn beginning() -> Vec<u32> {
+fn beginning() -> Vec<u32> {
     (0..(SINKS + 2 * PAGE) as u32).map(|n| 17 * n % 1000).collect()
 }
 
@@ -49,7 +67,7 @@ pub fn beginning() -> Vec<u32> {
 const COPIED: usize = 1 << 18;
 
 /// Makes a context of whole pages longer: new pages are copies of its first.
-pub fn grow(model: &Model, backend: &CudaBackend, cache: &mut KvCache, len: usize) {
+fn grow(model: &Model, backend: &CudaBackend, cache: &mut KvCache, len: usize) {
     while cache.len() < len {
         let count = (16 * PAGE).min(len - cache.len());
         let sequence = cache.sequence_mut();
@@ -74,6 +92,29 @@ pub fn grow(model: &Model, backend: &CudaBackend, cache: &mut KvCache, len: usiz
         }
         sequence.advance(count).expect("every slot has grown");
     }
+}
+
+/// Sequences of one layout, each with a context of its own of so many tokens.
+pub fn streams(
+    model: &Model,
+    backend: &CudaBackend,
+    policy: &Policy,
+    (count, context): (usize, usize),
+) -> std::result::Result<Vec<KvCache>, Box<dyn Error>> {
+    let mut caches: Vec<KvCache> = Vec::new();
+    for _ in 0..count {
+        let mut cache = match caches.first() {
+            None => KvCache::in_arena(policy.clone(), model.slots(), context + 4096, backend.store())?,
+            Some(first) => {
+                let layout = Arc::clone(first.sequence().layout());
+                KvCache::over(first, Sequence::new(layout, backend.store()))
+            }
+        };
+        model.forward(Pass::new(&[Chunk::new(&beginning(), 0..1)]), &mut [cache.sequence_mut()])?;
+        grow(model, backend, &mut cache, SINKS + PAGE * context.saturating_sub(SINKS).div_ceil(PAGE));
+        caches.push(cache);
+    }
+    Ok(caches)
 }
 
 fn largest(logits: &[f32]) -> u32 {

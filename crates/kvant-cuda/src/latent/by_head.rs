@@ -4,7 +4,7 @@ use crate::pass::PassParams;
 use crate::product::GroupForm;
 
 /// The rows of a pass sorted by heads, for products with a matrix for every head: pair h·rows + r is row r·heads + h of what is multiplied.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ByHead {
     pub form: GroupForm,
     pub groups_at: u64,

@@ -6,7 +6,7 @@
 mod pieces;
 mod run;
 
-pub(crate) use pieces::StatePlan;
+pub(crate) use pieces::{StateOffsets, StatePlan};
 
 use crate::buffer::Buffer;
 use crate::compile::Compiler;

@@ -29,7 +29,15 @@ pub(crate) struct StatePlan {
     pub written: Vec<PageId>,
 }
 
+/// Where its lists lie in the plan of a pass: piece_of, sequences and how many, pieces by slot; how state is stored.
+pub(crate) type StateOffsets = (u64, u64, usize, HashMap<usize, u64>, StateType);
+
 impl StatePlan {
+    /// All of it that launches are told.
+    pub(crate) fn offsets(&self) -> StateOffsets {
+        (self.piece_of_at, self.sequences_at, self.sequences, self.pieces_at.clone(), self.state_type)
+    }
+
     /// Takes the pages of a pass in every slot.
     pub(crate) fn new(
         words: &mut PassParams,

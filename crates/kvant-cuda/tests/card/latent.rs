@@ -24,7 +24,11 @@ fn latents_have_the_same_bits_in_batches_and_graphs() {
 fn have_the_same_bits(name: &str, checkpoint: &Checkpoint) {
     let card = card();
     let ids = tokens(count(150, 70), 300);
-    let steps = [PassOptions::default(), PassOptions { graphs: false, early: false }].map(|options| {
+    let steps = [
+        PassOptions::default(),
+        PassOptions { early: false, early_chunks: false, graphs: false, fused: false },
+    ]
+    .map(|options| {
         let backend = CudaBackend::new(&card).unwrap().with_options(options);
         let model = Model::load(&backend, checkpoint).unwrap();
         let mut first = cache(&model, "int4", Some(backend.store()), 320);

@@ -224,18 +224,21 @@ fn keys_of_a_plan_are_the_cpus_bytes() {
     }
 }
 
-/// Kernels that begin early, and steps that are graphs, alone and in batches.
+/// Kernels that begin early, steps that are graphs, products that norm and gate, alone and in batches.
 #[test]
-fn bits_do_not_depend_on_graphs_or_early_starts() {
+fn bits_do_not_depend_on_graphs_early_starts_or_fusion() {
     let card = card();
     let checkpoint = llama(&shape(4, 2, 64), synth::WeightType::Int4);
     let n = count(300, 76);
     let ids = tokens(n, 300);
     for policy in ["int4", "int8", "k8v4;sinks=0", "f16;recent=64"].into_iter().take(count(4, 1)) {
-        let ways = [(true, true), (false, false), (true, false), (false, true)].into_iter().take(count(4, 2));
+        let ways = [(true, true, true), (false, false, false), (true, false, false), (false, true, true)];
         let found: Vec<Vec<f32>> = ways
-            .map(|(early, graphs)| {
-                let backend = CudaBackend::new(&card).unwrap().with_options(PassOptions { early, graphs });
+            .into_iter()
+            .take(count(4, 2))
+            .map(|(early, graphs, fused)| {
+                let options = PassOptions { early, early_chunks: early, graphs, fused };
+                let backend = CudaBackend::new(&card).unwrap().with_options(options);
                 let model = Model::load(&backend, &checkpoint).unwrap();
                 let mut own = cache(&model, policy, Some(backend.store()), 320);
                 let mut logits = read(&model, &mut own, &ids[..n - 4], &[n - 8, 1]);

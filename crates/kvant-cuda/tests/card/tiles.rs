@@ -41,6 +41,7 @@ fn tiles_have_the_bits_of_few_queries() {
         ("int8;recent=70", "8 heads to 1", small(8, 1, 128)),
         ("int4", "a window", masked("mistral")),
         ("k8v4", "soft caps", masked("gemma2")),
+        ("int4", "64 channels", small(4, 1, 64)),
     ];
     if !is_short() {
         cases.extend([
@@ -48,8 +49,10 @@ fn tiles_have_the_bits_of_few_queries() {
             ("int8", "a window", masked("mistral")),
             ("int4;sinks=30", "7 heads to 1", small(7, 1, 128)),
             ("int4", "soft caps", masked("gemma2")),
+            ("k8v4", "64 channels", small(4, 1, 64)),
+            ("int8", "64 channels", small(3, 1, 64)),
             // Their kernels are those of few queries.
-            ("int4", "64 channels", small(4, 1, 64)),
+            ("int4", "256 channels", small(4, 1, 256)),
             ("f16", "exact", small(4, 1, 128)),
         ]);
     }

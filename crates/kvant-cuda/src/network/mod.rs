@@ -1,25 +1,26 @@
 //! The compiled model, and a pass through it.
 
+mod enter;
+
 use crate::buffer::{Pinned, download};
 use crate::cache::LayoutPages;
 use crate::device::{CudaGpu, OpenError};
-use crate::jobs::{EncodeJobs, TakeError, add_jobs, take_pages};
 use crate::outputs::{Found, Head, Slice};
 use crate::pages::CudaPages;
 use crate::params::Address;
-use crate::pass::{Kinds, Part, PassParams, PassPlan, SLICE, SlotPlan, closed_pages, reading, slot_pages};
+use crate::pass::{Kinds, PassParams, PassPlan, SLICE, reading, slot_pages};
 use crate::profile::Stage;
 use crate::program::Program;
 use crate::recorder::{Graphs, Recorder};
-use crate::recurrent::StatePlan;
 use crate::run::{PassBuffers, Run, fit};
 use crate::staging::Staging;
+use crate::step::StepKey;
 use crate::tables::PageTables;
 use crate::top::TopPlan;
 use crate::unread::{Unread, check_marks};
 use half::f16;
 use kvant_cache::{
-    CacheLayout, KvSlot, PageStore, Sequence, SlotKind, Slots, StateError, StateErrorKind, StateType, Store,
+    CacheLayout, KvSlot, PageStore, Sequence, SlotKind, Slots, StateError, StateErrorKind, Store,
 };
 use kvant_device::{Batch, Span};
 use kvant_model::description::Rope;
@@ -43,13 +44,17 @@ pub struct CudaNetwork {
 pub struct PassOptions {
     /// Whether the kernels of a decode step may begin before those before them have ended (programmatic dependent launch).
     pub early: bool,
+    /// The same of the kernels of a prompt's chunk.
+    pub early_chunks: bool,
     /// Whether decode steps that are alike are run as a CUDA graph.
     pub graphs: bool,
+    /// Whether products norm the one row that they read, and gate what they give; a model is laid out for that when it is compiled.
+    pub fused: bool,
 }
 
 impl Default for PassOptions {
     fn default() -> PassOptions {
-        PassOptions { early: true, graphs: true }
+        PassOptions { early: true, early_chunks: false, graphs: true, fused: true }
     }
 }
 
@@ -124,83 +129,6 @@ impl CudaNetwork {
     /// Launches of the last pass.
     pub fn launches(&self) -> usize {
         self.work.lock().unwrap_or_else(PoisonError::into_inner).launches
-    }
-
-    /// Takes the pages of the pass in every slot, and enters them into tables.
-    fn enter_pages(
-        &self,
-        words: &mut PassParams,
-        plan: &mut PassPlan,
-        kept: &mut Kept,
-        spans: &[Span],
-        sequences: &mut [&mut Sequence],
-    ) -> Result<StatePlan, StateError> {
-        let (rule, strict) = (reading(kept.layout.exact_window()), kept.pages.strict);
-        let mut jobs = Vec::new(); // by slot
-        // Views read what the slot's own layer appends.
-        let is_own = |of: &crate::program::Reading| self.slots.owner(of.slot) == of.slot;
-        for of in self.program.readings().filter(is_own) {
-            let slot = of.slot;
-            let pages = slot_pages(&kept.pages, slot).ok_or_else(|| missing(slot))?;
-            let mut own = EncodeJobs::default();
-            for (index, (span, sequence)) in spans.iter().zip(&mut *sequences).enumerate() {
-                take_pages(slot, pages, sequence, span.tokens, strict, &mut own).map_err(
-                    |error| match error {
-                        TakeError::Cache(error) => StateError::new(index, error),
-                        TakeError::Device(what) => StateError::new(index, StateErrorKind::Device(what)),
-                    },
-                )?;
-            }
-            jobs.push((slot, own));
-        }
-        for (slot, _) in &jobs {
-            let pages = slot_pages(&kept.pages, *slot).ok_or_else(|| missing(*slot))?;
-            let exact_at = words.begin();
-            for (index, (span, sequence)) in spans.iter().zip(&*sequences).enumerate() {
-                let closed = closed_pages(&rule, span.last(), pages.halves);
-                let part = Part { slot: *slot, pages, rule: &rule, span, sequence };
-                part.exact_table(plan.exact_stride, &mut words.0)
-                    .and_then(|()| kept.tables.enter(span.seat, *slot, pages, sequence, closed))
-                    .map_err(|what| StateError::new(index, StateErrorKind::Device(what)))?;
-            }
-            plan.slots.insert(slot.index(), SlotPlan { exact_at, ..SlotPlan::default() });
-        }
-        for (slot, own) in jobs.iter().filter(|(_, own)| !own.0.iter().all(Vec::is_empty)) {
-            let pages = slot_pages(&kept.pages, *slot).ok_or_else(|| missing(*slot))?;
-            let jobs = add_jobs(words, pages, own).map_err(device_error)?;
-            if let Some(plan) = plan.slots.get_mut(&slot.index()) {
-                plan.jobs = jobs;
-                if strict {
-                    plan.tokens_at = words.add(own.0[0].iter().map(|job| job.tokens as u32));
-                }
-            }
-        }
-        let states = StatePlan::new(words, self.program.states(), spans, sequences)?;
-        if states.state_type != StateType::F32
-            && let Some(why) = self.program.refuses_narrow_state()
-        {
-            return Err(device_error(why));
-        }
-        let written = jobs.iter().flat_map(|(_, own)| own.pages()).chain(states.written.iter().copied());
-        self.pages.prepare(written).map_err(device_error)?;
-        Ok(states)
-    }
-
-    /// What some models read besides ids: those of inputs of all layers, and positions.
-    fn extra_words(
-        &self,
-        words: &mut PassParams,
-        ids: impl Iterator<Item = u32>,
-        spans: &[Span],
-    ) -> (u64, u64) {
-        let layer_ids = self
-            .program
-            .layer_inputs
-            .as_ref()
-            .map_or(0, |inputs| words.add(ids.map(|id| if (id as usize) < inputs.ids { id } else { 0 })));
-        let positions = spans.iter().flat_map(Span::positions).map(|position| position as u32);
-        let positions = self.program.positions.as_ref().map_or(0, |_| words.add(positions));
-        (layer_ids, positions)
     }
 
     /// Keys of a plan have no kernels with soft caps.
@@ -312,6 +240,19 @@ impl Network for CudaNetwork {
         let mut observer = pass.observer.layers;
         let shows = observer.is_some() || !asked.hidden.is_empty();
         let graphs = &mut Some(graphs).filter(|_| self.options.graphs && plan.is_step && !shows);
+        let places = buffers.growing().map(|address| (address, 0)).chain(kept.tables.places());
+        let key = StepKey {
+            plan,
+            states: states.offsets(),
+            wanted: wanted.len(),
+            top: top.as_ref().map(TopPlan::key),
+            generations: [buffers.generation, kept.pages.generation],
+            places: places.collect(),
+        };
+        let plan = &key.plan;
+        // Kernels that are timed one by one, and logits of more than one slice, have no list of their own.
+        let is_one = wanted.len() <= SLICE && !self.card.profile.is_on();
+        let again = graphs.as_ref().filter(|_| is_one).and_then(|graphs| graphs.find(&key));
         let mut run = Run {
             program: &self.program,
             ropes: &self.ropes,
@@ -320,30 +261,33 @@ impl Network for CudaNetwork {
             pages: self.pages.base(),
             layout: &kept.pages,
             tables: &kept.tables,
-            plan: &plan,
+            plan,
             states: &states,
-            early: self.options.early && plan.is_step,
+            early: if plan.is_step { self.options.early } else { self.options.early_chunks },
+            fused: self.options.fused,
             recorder: Recorder::new(&self.card),
         };
-        run.embed();
-        for (layer, blocks) in self.program.by_layer() {
-            if let Some(observer) = observer.as_mut() {
-                observer(layer, &self.show(&mut run, &widths, false).map_err(device_error)?);
+        if again.is_none() {
+            run.embed();
+            for (layer, blocks) in self.program.by_layer() {
+                if let Some(observer) = observer.as_mut() {
+                    observer(layer, &self.show(&mut run, &widths, false).map_err(device_error)?);
+                }
+                let altup = self.program.altups.get(layer).and_then(Option::as_ref);
+                if let Some(altup) = altup {
+                    run.predict(altup);
+                }
+                blocks.iter().for_each(|block| run.block(block));
+                if let Some(altup) = altup {
+                    run.correct(altup);
+                }
             }
-            let altup = self.program.altups.get(layer).and_then(Option::as_ref);
-            if let Some(altup) = altup {
-                run.predict(altup);
+            if let Some(streams) = &self.program.streams {
+                run.join_streams(streams);
             }
-            blocks.iter().for_each(|block| run.block(block));
-            if let Some(altup) = altup {
-                run.correct(altup);
+            if plan.is_step {
+                run.encode_all();
             }
-        }
-        if let Some(streams) = &self.program.streams {
-            run.join_streams(streams);
-        }
-        if plan.is_step {
-            run.encode_all();
         }
         let mut hidden = None;
         if shows {
@@ -362,15 +306,20 @@ impl Network for CudaNetwork {
         loop {
             let stage = Stage::new(&self.card, "launch", trace_span!("launch").entered());
             let rows = (wanted.len() - first).min(SLICE);
-            if rows > 0 {
-                run.logits(first, rows);
-                if let Some(top) = &top {
-                    run.top(top, first, rows);
+            if let (Some(index), Some(graphs)) = (again, graphs.as_deref_mut()) {
+                // SAFETY: as below, for the numbers of the launches are those of this step.
+                *launches = unsafe { graphs.again(index) }.map_err(device_error)?;
+            } else {
+                if rows > 0 {
+                    run.logits(first, rows);
+                    if let Some(top) = &top {
+                        run.top(top, first, rows);
+                    }
                 }
+                *launches += run.recorder.len();
+                // SAFETY: every launch has the struct of its kernel, over buffers that `fit` and the plan gave their sizes.
+                unsafe { run.recorder.submit(graphs.as_deref_mut()) }.map_err(device_error)?;
             }
-            *launches += run.recorder.len();
-            // SAFETY: every launch has the struct of its kernel, over buffers that `fit` and the plan gave their sizes.
-            unsafe { run.recorder.submit(graphs.as_deref_mut()) }.map_err(device_error)?;
             drop(stage);
             if first == 0 {
                 self.pages.copy_rows(&states.copies).map_err(device_error)?;
@@ -396,7 +345,10 @@ impl Network for CudaNetwork {
                 break;
             }
         }
-        trace!(rows = plan.rows, launches = *launches, "launched");
+        trace!(rows = plan.rows, launches = *launches, again = again.is_some(), "launched");
+        if let Some(graphs) = graphs.as_deref_mut().filter(|_| is_one && again.is_none()) {
+            graphs.note(key, *launches);
+        }
         let outputs = found.into_outputs(widths.vocabulary);
         Ok(match hidden {
             Some(hidden) => outputs.with_hidden(&asked, hidden),

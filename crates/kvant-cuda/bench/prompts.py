@@ -48,6 +48,41 @@ def profiles(text):
     return rows
 
 
+# Least figures that are wanted: table, what finds the row, the figure, in words.
+TARGETS = [("prompts", dict(tokens=4096, chunk=1024), 28_000, "a prompt of 4,096"), ("prompts", dict(tokens=32768, chunk=1024), 18_000, "one of 32,768"),
+           ("prompts", dict(tokens=131072, chunk=1024), 7_000, "one of 131,072"), ("decode", dict(streams=1, context=132), 480, "decode at an empty context"),
+           ("streams", dict(streams=64, context=4096), 6_000, "64 sequences of 4,096")]
+LLAMA_CPP, TORCH = (11160, 8545), (39100, 25700)  # of 4,096 and 32,768 tokens, measured on another day
+SHAPE = "8B shape (32 layers, 32/8 heads of 128), random Q4_0 weights, medians. Output: [raw/cuda-prompts.log](raw/cuda-prompts.log), " \
+        "[raw/cuda-prompts-profile.log](raw/cuda-prompts-profile.log). Kernels are timed one by one there, so their sum is more than a pass takes."
+
+
+def column(head, cell, left=False):
+    return dict(head=head, cell=cell, **(dict(left=True) if left else {}))
+
+
+def sentences(record, rows):
+    """What the page says in words, and the titles of tables that are of this commit."""
+    own = next(row for row in rows if row["table"] == "engines")
+    t = own["t4"], own["t32"]
+    beside = [" and ".join(f"{a / b:.1f}" for a, b in zip(t, other)) for other in (LLAMA_CPP, TORCH)]
+    record["answer"] = f"An H200 reads 4,096 tokens at {t[0]:,} tokens/s and 32,768 at {t[1]:,} with int4: {beside[0]} times llama.cpp f16, {beside[1]} of plain torch."
+    record["notes"] = [SHAPE + " The size of a chunk changes no bit."]
+    missed = []
+    for table, key, least, what in TARGETS:
+        found = [row["int4"] for row in rows if row["table"] == table and key.items() <= row.items()]
+        if not found or found[0] < least:
+            missed.append(f"{least:,} for {what} ({f'{found[0]:,}' if found else 'not run'})")
+    kept = [line for line in record["short"] if not line.startswith(("Targets", "Products of a chunk", "memcheck"))]
+    record["short"] = [f"Targets missed, tokens/s: {'; '.join(missed)}." if missed else "Targets: all of those of prompts and of decode are met."] + kept
+    tables = record["tables"]
+    tables["chunks"]["title"] = "A chunk of 1,024 tokens, int4"
+    tables["kernels"]["title"] = "Where a chunk of 1,024 after some 9,000 spends its time"
+    tables["attention"]["title"] = "Attention of one layer over closed pages at 7d4394d and before, 32/8 heads of 128: µs (TFLOP/s)"
+    tables["step"] = dict(title="Where a decode step after some 9,000 spends its time", where=dict(table="step"),
+                          columns=[column("kernel", "{kernel}", True), column("launches", "{launches}"), column("µs each", "{us}"), column("ms", "{ms}")])
+
+
 def main():
     logs = [pathlib.Path(log) for log in sys.argv[1:]] or LOGS
     if not sys.argv[1:]:
@@ -61,6 +96,7 @@ def main():
     names = {row["table"] for row in rows}
     kept = [row for row in record["rows"] if row["table"] not in names or row["table"] == "engines" and "chunks of" not in row["engine"]]
     record["rows"] = [row for row in rows if row["table"] == "engines"] + kept + [row for row in rows if row["table"] != "engines"]
+    sentences(record, rows)
     record["covers"] = dict.fromkeys(record["covers"], "")  # of this commit: the ledger fills them in
     record["commit"] = subprocess.run(["git", "rev-parse", "--short=7", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
     record["command"] = "python3 crates/kvant-cuda/bench/prompts.py\n" + "\n".join(COMMANDS)

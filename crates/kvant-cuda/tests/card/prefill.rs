@@ -83,3 +83,20 @@ fn tokens_have_the_same_bits_alone_in_chunks_and_by_every_kernel() {
         assert!(whole == found, "chunks of {chunk}");
     }
 }
+
+/// Down products of few rows and long ones: on Hopper 4 to 64 tokens take a tile for every segment.
+#[test]
+fn matrices_of_few_rows_have_the_same_bits_by_segments() {
+    let card = card();
+    let outline = outline(256, count(14336, 512));
+    for kind in [WeightType::Q4_0, WeightType::F16, WeightType::Q6K].into_iter().take(count(3, 1)) {
+        let ids = tokens(count(130, 12), 301);
+        let alone = logits(&card, &outline, kind, &ids, &[1]);
+        assert!(alone.iter().all(|logit| logit.is_finite()), "{kind:?}");
+        let chunks: &[&[usize]] =
+            if is_short() { &[&[5]] } else { &[&[3], &[4, 5, 8], &[16], &[33, 64], &[130]] };
+        for chunks in chunks {
+            assert!(alone == logits(&card, &outline, kind, &ids, chunks), "{kind:?}: chunks of {chunks:?}");
+        }
+    }
+}

@@ -76,7 +76,7 @@ struct State {
     mapping: Mapping,
     pages: usize,
     /// The kind of pages with the number after a place in this list.
-    deals: Vec<(PageFormat, Order, PageSwizzle)>,
+    swizzles: Vec<(PageFormat, Order, PageSwizzle)>,
     /// Pages that are to be zero before anything is done with them: unit and units.
     stale: HashMap<u32, u32, BuildHasherDefault<UnitHasher>>,
     list: Option<Buffer>,
@@ -117,7 +117,7 @@ impl CudaPages {
             memory: PageMemory::new(bytes),
             mapping: Mapping::new(card, bytes)?,
             pages: 0,
-            deals: Vec::new(),
+            swizzles: Vec::new(),
             stale: HashMap::default(),
             list: None,
             staging: Staging::new(card),
@@ -145,18 +145,18 @@ impl CudaPages {
         };
         let mut state = self.lock();
         let bytes = bytes_alone(format);
-        if let Some(known) = state.deals.iter().position(|(own, of, _)| *own == bytes && *of == order) {
+        if let Some(known) = state.swizzles.iter().position(|(own, of, _)| *own == bytes && *of == order) {
             return Ok(PageKind(known as u16 + 1));
         }
-        let deal = match (format, order) {
+        let swizzle = match (format, order) {
             (format, Order::Canonical) => PageSwizzle::canonical(format.bytes()),
             (PageFormat::Exact(format), Order::Sinks) => PageSwizzle::of_sinks(format)?,
             (format, _) => PageSwizzle::of(format)?,
         };
-        let Ok(kind) = u16::try_from(state.deals.len() + 1) else {
+        let Ok(kind) = u16::try_from(state.swizzles.len() + 1) else {
             return Err(Unsupported { what: "more than 65536 formats of pages at once".into() });
         };
-        state.deals.push((bytes, order, deal));
+        state.swizzles.push((bytes, order, swizzle));
         Ok(PageKind(kind))
     }
 
@@ -193,8 +193,8 @@ impl State {
     }
 
     /// How the bytes of a kind lie on the card; `None` where as they come.
-    fn deal(&self, kind: PageKind) -> Option<&PageSwizzle> {
-        self.deals.get(usize::from(kind.0).checked_sub(1)?).map(|(.., deal)| deal)
+    fn swizzle(&self, kind: PageKind) -> Option<&PageSwizzle> {
+        self.swizzles.get(usize::from(kind.0).checked_sub(1)?).map(|(.., swizzle)| swizzle)
     }
 
     fn clear_stale(&mut self, card: &Arc<CudaGpu>) -> Result<(), OpenError> {
@@ -289,8 +289,8 @@ impl PageStore for CudaPages {
         // SAFETY: the page was taken, so it lies in what is mapped.
         let read = cleared.and_then(|()| unsafe { download(&self.card, address, &mut device) });
         // A page of a card that is lost is lost: what is read then is zeros, and the next pass says why.
-        match (state.note(read), state.deal(kind_of(page))) {
-            (Some(()), Some(deal)) => deal.to_canonical(&device, bytes),
+        match (state.note(read), state.swizzle(kind_of(page))) {
+            (Some(()), Some(swizzle)) => swizzle.to_canonical(&device, bytes),
             (Some(()), None) => bytes.copy_from_slice(&device),
             (None, _) => bytes.fill(0),
         }
@@ -300,8 +300,8 @@ impl PageStore for CudaPages {
         let (mut state, unit) = (self.lock(), unit_of(page));
         state.stale.remove(&unit);
         let mut device = bytes.to_vec();
-        if let Some(deal) = state.deal(kind_of(page)) {
-            deal.to_device(bytes, &mut device);
+        if let Some(swizzle) = state.swizzle(kind_of(page)) {
+            swizzle.to_device(bytes, &mut device);
         }
         // SAFETY: the page was taken, so it lies in what is mapped.
         let sent = unsafe { upload(&self.card, state.address(unit), &device) };

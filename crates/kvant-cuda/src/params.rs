@@ -234,7 +234,7 @@ pub struct AppendTurnParams {
 #[expect(missing_docs, reason = "kernels/rows.cu describes them")]
 pub struct AppendParams {
     pub qkv: Address,
-    pub turns: Address,
+    pub rotations: Address,
     pub q_norm: Address,
     pub k_norm: Address,
     pub v_norm: Address,
@@ -390,7 +390,7 @@ pub struct LatentParams {
 pub struct LatentQueryParams {
     pub q: Address,
     pub absorbed: Address,
-    pub turns: Address,
+    pub rotations: Address,
     pub gains: Address,
     pub signs: Address,
     pub to: Address,
@@ -412,7 +412,7 @@ pub struct LatentRowParams {
     pub q: Address,
     pub both: Address,
     pub norm: Address,
-    pub turns: Address,
+    pub rotations: Address,
     pub gains: Address,
     pub plain: Address,
     pub pages: Address,
@@ -436,7 +436,7 @@ pub struct LatentRowParams {
 #[expect(missing_docs, reason = "kernels/latent_rows.cu describes them")]
 pub struct FoldedRowParams {
     pub qkv: Address,
-    pub turns: Address,
+    pub rotations: Address,
     pub q_norm: Address,
     pub k_norm: Address,
     pub v_norm: Address,

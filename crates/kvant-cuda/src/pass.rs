@@ -131,7 +131,7 @@ pub(crate) struct PassPlan {
     /// Row of the exact tables, exact page, token of it, by row.
     pub targets_at: u64,
     /// By rope.
-    pub turns_at: HashMap<usize, u64>,
+    pub rotations_at: HashMap<usize, u64>,
     pub slices: HashMap<Tiling, Vec<SlicePlan>>,
     /// By slot.
     pub slots: HashMap<usize, SlotPlan>,
@@ -202,7 +202,7 @@ impl PassPlan {
             positions_at: 0,
             wanted_at: 0,
             targets_at,
-            turns_at: HashMap::new(),
+            rotations_at: HashMap::new(),
             slices: HashMap::new(),
             slots: HashMap::new(),
             by_head: HashMap::new(),
@@ -214,7 +214,7 @@ impl PassPlan {
         };
         for of in attentions {
             if let Some(rope) = of.rope {
-                plan.turns_at.entry(rope.0).or_insert_with(|| rope_table(words, &ropes[rope.0], spans));
+                plan.rotations_at.entry(rope.0).or_insert_with(|| rope_table(words, &ropes[rope.0], spans));
             }
             if of.by_head {
                 plan.by_head.entry(of.heads).or_insert_with(|| ByHead::new(words, positions.len(), of.heads));

@@ -346,13 +346,13 @@ impl Run<'_> {
     fn append(&mut self, of: &Attention, slot: &SlotPages) {
         let b = self.buffers;
         let index = self.slots.owner(of.slot).index();
-        let (turns, pairs, neighbours) = self.rope_table(of.rope);
+        let (rotations, pairs, neighbours) = self.rope_table(of.rope);
         // Nothing is appended where keys and values are another layer's.
         let HeadPlaces { queries, keys_values } = of.places();
         let [keys, values] = keys_values.unwrap_or([queries; 2]);
         let params = AppendParams {
             qkv: b.projected.address(),
-            turns,
+            rotations,
             q_norm: Attention::norm_address(&of.q_norm),
             k_norm: Attention::norm_address(&of.k_norm),
             v_norm: Attention::norm_address(&of.v_norm),

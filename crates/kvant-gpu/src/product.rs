@@ -107,6 +107,10 @@ impl Matrix {
     }
 
     fn build_product(&self, gpu: &Gpu, shape: ProductShape) -> Arc<Kernel> {
+        gpu.unchecked_kernel(shape.cut.label(), self.product_text(gpu, shape))
+    }
+
+    fn product_text(&self, gpu: &Gpu, shape: ProductShape) -> String {
         let (inputs, groups) = (self.inputs(), self.groups());
         let gated = shape.activate.is_some();
         let ragged = !inputs.is_multiple_of(GROUP);
@@ -178,7 +182,7 @@ impl Matrix {
             }
         };
         let text = [include_str!("wgsl/product.wgsl"), &order, rows, &body].concat();
-        gpu.unchecked_kernel(shape.cut.label(), self.source(&constants, &text))
+        self.source(&constants, &text)
     }
 
     /// Groups of each row that a thread asks for at once, of the `steps` that it has in a stage.
@@ -312,6 +316,35 @@ impl Matrix {
                     bound.extend(tiles.and_then(|tiles| tiles.list()));
                     recorder.dispatch(&kernel, &bound, &arguments, Grid(along as u32, across as u32, 1));
                 }
+            }
+        }
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+    use kvant_model::{DType, Tensor};
+
+    /// No driver in software has cooperative matrices: what wgpu would refuse on a card that has them is found here.
+    #[test]
+    fn products_by_matrices_are_valid_where_no_adapter_has_any() {
+        let Some(gpu) = crate::tests::gpu() else { return };
+        let tensor = Tensor::new("w", DType::Q4_0, vec![64, 64], vec![0; 64 * 36].into()).unwrap();
+        let matrix = Matrix::upload(&gpu, &[tensor]).unwrap();
+        for tiles in [None, Some(TileOrder::Sorted), Some(TileOrder::ByHead { heads: 2 })] {
+            for (side, tile) in [(8, 32), (8, 64), (16, 64), (16, 128)] {
+                let shape = ProductShape {
+                    cut: Cut::Matrices { side, tile },
+                    bias: true,
+                    add: true,
+                    norm: None,
+                    activate: None,
+                    visits: false,
+                    tiles,
+                };
+                let text = matrix.product_text(&gpu, shape);
+                kvant_msl::check(&text).unwrap_or_else(|e| panic!("{shape:?}: {e}"));
             }
         }
     }

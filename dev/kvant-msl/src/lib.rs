@@ -30,6 +30,11 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+/// Whether wgpu takes a kernel on an adapter that can do everything, cooperative matrices included; what is wrong with it otherwise.
+pub fn check(wgsl: &str) -> Result<(), String> {
+    translate::validated(wgsl).map(drop)
+}
+
 /// Dispatches of a kernel that run in every order.
 pub const CHECKED: usize = 2;
 

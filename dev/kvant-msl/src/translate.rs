@@ -2,7 +2,7 @@
 
 use naga::back::msl;
 use naga::proc::{BoundsCheckPolicies, BoundsCheckPolicy};
-use naga::valid::{Capabilities, ValidationFlags, Validator};
+use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
 use naga::{AddressSpace, ResourceBinding, ShaderStage, StorageAccess};
 
 /// The version of the language that wgpu asks macOS 14 for.
@@ -43,12 +43,18 @@ impl Translated {
     }
 }
 
-/// What Metal would get for a kernel that is bound to storage buffers 0, 1, … of group 0.
-pub(crate) fn translate(wgsl: &str, checks: wgpu::ShaderRuntimeChecks) -> Result<Translated, String> {
+/// A kernel as naga understands it on an adapter that can do everything.
+pub(crate) fn validated(wgsl: &str) -> Result<(naga::Module, ModuleInfo), String> {
     let module = naga::front::wgsl::parse_str(wgsl).map_err(|e| e.emit_to_string(wgsl))?;
     let info = Validator::new(ValidationFlags::all(), Capabilities::all())
         .validate(&module)
         .map_err(|e| e.emit_to_string(wgsl))?;
+    Ok((module, info))
+}
+
+/// What Metal would get for a kernel that is bound to storage buffers 0, 1, … of group 0.
+pub(crate) fn translate(wgsl: &str, checks: wgpu::ShaderRuntimeChecks) -> Result<Translated, String> {
+    let (module, info) = validated(wgsl)?;
     let [entry] = &module.entry_points[..] else { return Err("a kernel has one entry point".to_owned()) };
     let mut buffers: Vec<(u32, bool, bool)> = Vec::new();
     for (_, variable) in module.global_variables.iter() {

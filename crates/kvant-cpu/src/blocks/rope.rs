@@ -7,7 +7,7 @@ use std::ops::Range;
 /// The rotation of every (token, pair) of a pass.
 #[derive(Debug)]
 pub struct RopeTable {
-    turns: Vec<[f32; 2]>, // (tokens, pairs) of (cos, sin)
+    rotations: Vec<[f32; 2]>, // (tokens, pairs) of (cos, sin)
     pairs: usize,
     pairing: Pairing,
 }
@@ -18,26 +18,26 @@ impl RopeTable {
     /// **Invariant:** the rotation of a token depends on its position and on the capacity its sequence was opened with,
     /// never on how much of the sequence is there.
     pub fn new(rope: &Rope, sequences: impl Iterator<Item = (Range<usize>, usize)>) -> Self {
-        let (mut turns, amplitude) = (Vec::new(), rope.amplitude());
+        let (mut rotations, amplitude) = (Vec::new(), rope.amplitude());
         for (positions, capacity) in sequences {
             let frequencies = rope.frequencies(capacity);
             for position in positions {
                 for &frequency in &*frequencies {
                     let (sin, cos) = (position as f64 * f64::from(frequency)).sin_cos();
-                    turns.push([cos as f32 * amplitude, sin as f32 * amplitude]);
+                    rotations.push([cos as f32 * amplitude, sin as f32 * amplitude]);
                 }
             }
         }
-        Self { turns, pairs: rope.dims() / 2, pairing: rope.pairing() }
+        Self { rotations, pairs: rope.dims() / 2, pairing: rope.pairing() }
     }
 
     /// Turns every head of every row; channels beyond the rotated ones stay.
     pub fn rotate(&self, x: &mut Activations, head_dim: usize) {
         let (width, pairs, pairing) = (x.width(), self.pairs, self.pairing);
         for_each_row(x.data_mut(), width, |token, row| {
-            let turns = &self.turns[token * pairs..][..pairs];
+            let rotations = &self.rotations[token * pairs..][..pairs];
             for head in row.chunks_exact_mut(head_dim) {
-                for (i, &[cos, sin]) in turns.iter().enumerate() {
+                for (i, &[cos, sin]) in rotations.iter().enumerate() {
                     let (a, b) = match pairing {
                         Pairing::Halves => (i, i + pairs),
                         Pairing::Neighbours => (2 * i, 2 * i + 1),

@@ -112,10 +112,10 @@ impl Run<'_> {
     fn folded_rows(&mut self, of: &Attention, folded: &Folded, slot: &SlotPages, pages: &LatentPages) {
         let b = self.buffers;
         let index = self.slots.owner(of.slot).index();
-        let (turns, pairs, neighbours) = self.rope_table(of.rope);
+        let (rotations, pairs, neighbours) = self.rope_table(of.rope);
         let params = FoldedRowParams {
             qkv: b.projected.address(),
-            turns,
+            rotations,
             q_norm: Attention::norm_address(&of.q_norm),
             k_norm: Attention::norm_address(&of.k_norm),
             v_norm: Attention::norm_address(&of.v_norm),

@@ -50,7 +50,7 @@ impl Run<'_> {
         let Some(id) = rope else { return (0, 0, 0) };
         let rope = &self.ropes[id.0];
         let neighbours = rope.pairing() == Pairing::Neighbours;
-        (self.at(self.plan.turns_at[&id.0]), (rope.dims() / 2) as i32, neighbours.into())
+        (self.at(self.plan.rotations_at[&id.0]), (rope.dims() / 2) as i32, neighbours.into())
     }
 
     /// Address of what queries are multiplied with by their position; 0 for nothing.
@@ -62,12 +62,12 @@ impl Run<'_> {
     fn latent_rows(&mut self, of: &LatentAttention, pages: &LatentPages) {
         let b = self.buffers;
         let index = self.slots.owner(of.slot).index();
-        let (turns, pairs, neighbours) = self.rope_table(of.rope);
+        let (rotations, pairs, neighbours) = self.rope_table(of.rope);
         let params = LatentRowParams {
             q: b.projected.address(),
             both: b.first.address(),
             norm: of.latent_norm.weight.address(),
-            turns,
+            rotations,
             gains: self.gains(of.query_gain),
             plain: b.attended.address(),
             pages: self.pages,
@@ -90,11 +90,11 @@ impl Run<'_> {
     /// Queries as they meet exact rows and, where closed pages are turned, as they meet those.
     fn latent_queries(&mut self, of: &LatentAttention, signs: Address) {
         let b = self.buffers;
-        let (turns, pairs, neighbours) = self.rope_table(of.rope);
+        let (rotations, pairs, neighbours) = self.rope_table(of.rope);
         let params = LatentQueryParams {
             q: b.projected.address(),
             absorbed: b.by_head.address(),
-            turns,
+            rotations,
             gains: self.gains(of.query_gain),
             signs,
             to: b.queries.address(),

@@ -18,7 +18,7 @@ pub(crate) fn value_at(dim: usize, token: usize, channel: usize) -> usize {
     tile * 16 * dim + mt * 256 + (4 * g + t) * 8 + (2 * c + r) * 2 + e
 }
 
-pub(super) fn deal(format: &ExactFormat) -> Result<PageSwizzle, Unsupported> {
+pub(super) fn swizzle(format: &ExactFormat) -> Result<PageSwizzle, Unsupported> {
     if format.element != Element::F16 {
         return Err(Unsupported { what: format!("exact pages of {:?}", format.element) });
     }

@@ -1,6 +1,6 @@
 //! Pages as the device's lanes read them, and the way from and to the canonical layout.
 //!
-//! A device deals codes, scales and rows anew; it never rounds. So a layout is a permutation: of the halves (16-bit numbers), the
+//! A device swizzles codes, scales and rows anew; it never rounds. So a layout is a permutation: of the halves (16-bit numbers), the
 //! nibbles and the bits of a page. [`PageSwizzle`] is that permutation for one [`PageFormat`], built from two descriptions of the same thing: where
 //! `docs/page-format.md` of kvant-codec puts a code, and where `kernels/pages.cuh` has it. Both pages have the same size.
 
@@ -107,7 +107,7 @@ impl PageSwizzle {
         if let PageFormat::Packed(format) = format
             && is_planned(format)
         {
-            return planned::deal(format);
+            return planned::swizzle(format);
         }
         let is_paired = matches!(format, PageFormat::Exact(_)) && format.tokens() == PAIRED_TOKENS;
         if format.tokens() != PAGE_TOKENS && !is_paired {
@@ -117,8 +117,8 @@ impl PageSwizzle {
             return refuse(format!("heads of {} channels", format.dim()));
         }
         match format {
-            PageFormat::Exact(format) => exact::deal(format),
-            PageFormat::Packed(format) => packed::deal(format),
+            PageFormat::Exact(format) => exact::swizzle(format),
+            PageFormat::Packed(format) => packed::swizzle(format),
             PageFormat::Trellis(_) => refuse("pages of a trellis".into()),
         }
     }
@@ -132,7 +132,7 @@ impl PageSwizzle {
             let what = format!("sinks in a page of {} tokens and {} channels", format.tokens, format.dim);
             return Err(Unsupported { what });
         }
-        exact::deal(format)
+        exact::swizzle(format)
     }
 
     /// No permutation: pages of so many bytes lie on the device as the format says.
@@ -271,15 +271,16 @@ mod tests {
 
     #[test]
     fn a_deal_moves_every_nibble_of_a_page_once() {
-        for (deal, format) in each() {
+        for (swizzle, format) in each() {
             for place in [|pair: &(u32, u32)| pair.0, |pair: &(u32, u32)| pair.1] {
-                let mut seen = vec![0u8; 2 * deal.bytes()];
-                deal.halves
+                let mut seen = vec![0u8; 2 * swizzle.bytes()];
+                swizzle
+                    .halves
                     .iter()
                     .for_each(|pair| (0..4).for_each(|i| seen[4 * place(pair) as usize + i] += 1));
-                deal.nibbles.iter().for_each(|pair| seen[place(pair) as usize] += 1);
+                swizzle.nibbles.iter().for_each(|pair| seen[place(pair) as usize] += 1);
                 let mut bits = vec![0u8; 4 * seen.len()];
-                deal.bits.iter().for_each(|pair| bits[place(pair) as usize] += 1);
+                swizzle.bits.iter().for_each(|pair| bits[place(pair) as usize] += 1);
                 for (nibble, bits) in seen.iter_mut().zip(bits.chunks_exact(4)) {
                     assert!(bits.iter().all(|n| *n == bits[0]), "{format:?}");
                     *nibble += bits[0];
@@ -320,11 +321,11 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_come_back(seed in any::<u64>()) {
-            for (deal, _) in each() {
-                let page: Vec<u8> = kvant_codec::split_mix(seed).flat_map(u64::to_le_bytes).take(deal.bytes()).collect();
+            for (swizzle, _) in each() {
+                let page: Vec<u8> = kvant_codec::split_mix(seed).flat_map(u64::to_le_bytes).take(swizzle.bytes()).collect();
                 let (mut device, mut back) = (vec![0; page.len()], vec![0; page.len()]);
-                deal.to_device(&page, &mut device);
-                deal.to_canonical(&device, &mut back);
+                swizzle.to_device(&page, &mut device);
+                swizzle.to_canonical(&device, &mut back);
                 prop_assert_eq!(&back, &page);
                 prop_assert!(device != page);
             }

@@ -110,7 +110,7 @@ fn part_of(dim: usize) -> usize {
     if dim > 256 { 128 } else { dim }
 }
 
-pub(super) fn deal(format: &PackedFormat) -> Result<PageSwizzle, Unsupported> {
+pub(super) fn swizzle(format: &PackedFormat) -> Result<PageSwizzle, Unsupported> {
     let Arrays { scale, zero, bits } = arrays(format)?;
     let dim = format.dim;
     let (part, code_bytes) = (part_of(dim), 8 * usize::from(bits)); // code bytes of a channel

@@ -78,7 +78,7 @@ fn device_bit(plane: usize, token: usize, channel: usize) -> usize {
     }
 }
 
-pub(super) fn deal(format: &PackedFormat) -> Result<PageSwizzle, Unsupported> {
+pub(super) fn swizzle(format: &PackedFormat) -> Result<PageSwizzle, Unsupported> {
     widths(format)?;
     // Where the codes of every row begin, and its width.
     let rows: Vec<(usize, u8)> = format

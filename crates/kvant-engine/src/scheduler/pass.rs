@@ -162,7 +162,7 @@ struct Pick<'a> {
 impl Scheduler {
     /// Makes a pass over the active sequences and tells their listeners.
     pub(super) fn pass(&mut self) {
-        let mut shares = self.shares();
+        let mut shares = self.tokens_to_read();
         self.make_room(&mut shares);
         let number = self.counters.passes;
         let _step = debug_span!("step", number).entered();
@@ -263,7 +263,7 @@ impl Scheduler {
 
     /// How many tokens each sequence brings: one where it is being answered, with those that are likely to follow, its part of the
     /// budget where it is read, none where it waits for what may come next.
-    fn shares(&mut self) -> Vec<usize> {
+    fn tokens_to_read(&mut self) -> Vec<usize> {
         let pending: Vec<usize> = self.active.iter().map(Active::pending).collect();
         let reading: Vec<usize> = pending.iter().copied().filter(|&count| count > 1).collect();
         let answering = pending.iter().filter(|&&count| count == 1).count();

@@ -11,6 +11,8 @@ var<workgroup> ws: array<Element, ROWS * STRIDE / WIDE>;
 var<workgroup> xs: array<Element, COLUMNS * STRIDE / WIDE>;
 // A matrix of every subgroup.
 var<workgroup> outs: array<f32, THREADS / 32 * SIDE * SIDE>;
+// Where the tile ends: read so that the translator sees all threads return, or none. Matrices need all of them.
+var<workgroup> tile_end: u32;
 
 @compute @workgroup_size(THREADS)
 fn main(@builtin(local_invocation_index) thread: u32, @builtin(workgroup_id) id: vec3<u32>) {
@@ -18,8 +20,13 @@ fn main(@builtin(local_invocation_index) thread: u32, @builtin(workgroup_id) id:
     let own_rows = (subgroup % ACROSS) * (I * SIDE);
     let own_columns = (subgroup / ACROSS) * (J * SIDE);
     let tile = tile_at(id.x, COLUMNS);
-    if GROUPED && tile.end == 0u {
-        return;
+    if GROUPED {
+        if thread == 0u {
+            tile_end = tile.end;
+        }
+        if workgroupUniformLoad(&tile_end) == 0u {
+            return;
+        }
     }
     let first = tile.first;
     let place = thread % HALF;

@@ -1,5 +1,8 @@
 //! Matrices packed as integers with scales in a tensor of their own: `NAME_packed`, `NAME_scale` and `NAME_shape`, the
-//! `pack-quantized` format of compressed-tensors with symmetric groups of 32. `docs/convert.md` has the layout.
+//! `pack-quantized` format of compressed-tensors with symmetric codes. `docs/convert.md` has the layout.
+//!
+//! A scale serves a group of 32 weights of a row, or of several times 32, up to the whole row (the strategy `channel`). Blocks here
+//! have 32 weights and a scale each, so that a larger group repeats its scale: the numbers are the same.
 
 use super::Safetensors;
 use crate::dtype::DType;
@@ -7,7 +10,8 @@ use crate::error::{LoadError, Result};
 use crate::tensor::Tensor;
 use half::{bf16, f16};
 
-const GROUP: usize = 32;
+/// Weights in a block of ours.
+const BLOCK: usize = 32;
 
 /// The matrix called `name`, put together from its parts; `None` when it is not packed.
 pub(super) fn tensor(file: &Safetensors, name: &str) -> Result<Option<Tensor>> {
@@ -18,6 +22,11 @@ pub(super) fn tensor(file: &Safetensors, name: &str) -> Result<Option<Tensor>> {
     let (scale, shape) = (needed("_scale")?, needed("_shape")?.to_i64()?);
     if part("_zero_point")?.is_some() {
         return Err(refuse("has zero points; only symmetric codes are read".into()));
+    }
+    if part("_g_idx")?.is_some() {
+        return Err(refuse(
+            "has a group for each column (act-order); only groups of neighbours are read".into(),
+        ));
     }
     let shape: Option<Vec<usize>> = shape.into_iter().map(|n| usize::try_from(n).ok()).collect();
     let shape = shape.ok_or_else(|| refuse("has a shape with a negative extent".into()))?;
@@ -31,19 +40,23 @@ pub(super) fn tensor(file: &Safetensors, name: &str) -> Result<Option<Tensor>> {
         let bits = if *dtype == DType::Int4G32 { 4 } else { 8 };
         columns.checked_mul(bits) == packed.columns().checked_mul(32)
     });
+    // Blocks of a row under one scale.
+    let narrowest = scale.columns().saturating_mul(BLOCK);
+    let group = columns.checked_div(narrowest).unwrap_or(0);
     let fits = rows == Some(packed.rows())
         && rows == Some(scale.rows())
-        && scale.columns().checked_mul(GROUP) == Some(columns)
+        && group > 0
+        && narrowest * group == columns
         && packed.dtype() == DType::I32;
     let Some(dtype) = dtype.filter(|_| fits) else {
         return Err(refuse(format!(
-            "its codes {:?} and scales {:?} are not groups of {GROUP} in 4 or 8 bits of {shape:?}",
+            "its codes {:?} and scales {:?} are not groups of {BLOCK}, or of several times {BLOCK}, in 4 or 8 bits of {shape:?}",
             packed.shape(),
             scale.shape()
         )));
     };
     let scales = halves(&scale).ok_or_else(|| refuse("has a scale that f16 does not hold".into()))?;
-    let bytes = blocks(dtype, packed.bytes(), &scales);
+    let bytes = blocks(dtype, packed.bytes(), &scales, group);
     packed.bytes().release();
     Tensor::new(name, dtype, shape, bytes.into()).map(Some)
 }
@@ -61,18 +74,18 @@ fn halves(scale: &Tensor) -> Option<Vec<f16>> {
     }
 }
 
-/// Scale and codes of each group together.
-fn blocks(dtype: DType, codes: &[u8], scales: &[f16]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(scales.len() * dtype.block_bytes());
-    for (group, scale) in scales.iter().enumerate() {
-        out.extend(scale.to_le_bytes());
+/// Scale and codes of each block together; a scale serves `group` blocks.
+fn blocks(dtype: DType, codes: &[u8], scales: &[f16], group: usize) -> Vec<u8> {
+    let mut out = Vec::with_capacity(scales.len() * group * dtype.block_bytes());
+    for block in 0..scales.len() * group {
+        out.extend(scales[block / group].to_le_bytes());
         if dtype == DType::Int8G32 {
-            out.extend(codes[GROUP * group..][..GROUP].iter().map(|code| code ^ 128));
+            out.extend(codes[BLOCK * block..][..BLOCK].iter().map(|code| code ^ 128));
             continue;
         }
-        let codes = &codes[GROUP / 2 * group..][..GROUP / 2];
+        let codes = &codes[BLOCK / 2 * block..][..BLOCK / 2];
         let nibble = |i: usize| codes[i / 2] >> (4 * (i % 2)) & 15;
-        out.extend((0..GROUP / 2).map(|i| nibble(i) | nibble(i + GROUP / 2) << 4));
+        out.extend((0..BLOCK / 2).map(|i| nibble(i) | nibble(i + BLOCK / 2) << 4));
     }
     out
 }
@@ -117,11 +130,31 @@ mod tests {
         assert!(eight.tensor("v").unwrap().is_none());
     }
 
+    /// Two rows of 128 under one scale for 64 weights, and under one for the whole row.
+    #[test]
+    fn a_larger_group_repeats_its_scale() {
+        let codes: Vec<u8> = (0..128).map(|i| (i * 37 % 256) as u8).collect();
+        for group in [64, 128] {
+            let scale = |n: usize| f16::from_f32(0.25 * (n as f32 + 1.0));
+            let scales: Vec<u8> = (0..256 / group).flat_map(|n| scale(n).to_le_bytes()).collect();
+            let stored = file(&[
+                ("w_packed", Dtype::I32, &[2, 16], codes.clone()),
+                ("w_scale", Dtype::F16, &[2, 128 / group], scales),
+                ("w_shape", Dtype::I64, &[2], shape([2, 128])),
+            ]);
+            let found = stored.tensor("w").unwrap().unwrap().to_f32().unwrap();
+            for (i, number) in found.into_iter().enumerate() {
+                let code = codes[i / 2] >> (4 * (i % 2)) & 15;
+                assert_eq!(number, scale(i / group).to_f32() * (f32::from(code) - 8.0), "{group}, {i}");
+            }
+        }
+    }
+
     #[test]
     fn parts_that_do_not_fit_are_refused_by_name() {
         let scale = |n: usize| vec![0; 2 * n];
         type Stored<'a> = (&'a str, Dtype, &'a [usize], Vec<u8>);
-        let cases: [&[Stored<'_>]; 4] = [
+        let cases: [&[Stored<'_>]; 6] = [
             &[("w_packed", Dtype::I32, &[1, 4], vec![0; 16]), ("w_shape", Dtype::I64, &[2], shape([1, 32]))],
             &[
                 ("w_packed", Dtype::I32, &[1, 4], vec![0; 16]),
@@ -137,6 +170,18 @@ mod tests {
                 ("w_packed", Dtype::I32, &[1, 4], vec![0; 16]),
                 ("w_scale", Dtype::F16, &[1, 1], scale(1)),
                 ("w_shape", Dtype::I64, &[2], shape([i64::MAX, i64::MAX])),
+            ],
+            // Groups of 16, and columns that choose their groups.
+            &[
+                ("w_packed", Dtype::I32, &[1, 8], vec![0; 32]),
+                ("w_scale", Dtype::F16, &[1, 4], scale(4)),
+                ("w_shape", Dtype::I64, &[2], shape([1, 64])),
+            ],
+            &[
+                ("w_packed", Dtype::I32, &[1, 8], vec![0; 32]),
+                ("w_scale", Dtype::F16, &[1, 1], scale(1)),
+                ("w_shape", Dtype::I64, &[2], shape([1, 64])),
+                ("w_g_idx", Dtype::I32, &[64], vec![0; 256]),
             ],
         ];
         for parts in cases {

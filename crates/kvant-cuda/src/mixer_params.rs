@@ -16,7 +16,7 @@ macro_rules! params {
 
 params! {
     "`RelayParams`." RelayParams {
-        raw: Address, out: Address, found: Address, row_bytes: u64, rows: i32, channels: i32, over: f32, exact: i32,
+        raw: Address, out: Address, found: Address, row_bytes: u64, rows: i32, channels: i32, over: f32,
     }
     "`HalfParams`." HalfParams { x: Address, y: Address, channels: i32, scale: f32 }
     "`LayerNormParams`." LayerNormParams {

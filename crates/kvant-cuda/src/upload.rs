@@ -56,7 +56,7 @@ enum Numbers {
     Half,
     /// Codes under scales, which a power of two can make smaller.
     Blocks,
-    /// Wide numbers, which have to be f16 numbers but for a power of two.
+    /// Wide numbers, rounded to f16 once under a power of two: bf16 loses none of its bits.
     Wide,
     /// Decoded by the host and rounded to f16 once.
     Decoded,
@@ -265,7 +265,7 @@ impl Uploader {
         if route.numbers != Numbers::Half {
             let (largest, is_off) = self.found()?;
             if is_off {
-                return Err(not_f16(tensors, scale));
+                return Err(not_finite(tensors, scale));
             }
             if route.numbers == Numbers::Blocks && largest > LARGEST {
                 scale = (largest / 32768.0).log2().ceil().exp2();
@@ -341,7 +341,6 @@ impl Uploader {
                 rows: count as i32,
                 channels: channels as i32,
                 over,
-                exact: (route.numbers == Numbers::Wide).into(),
             };
             launch(&self.card, route, purpose, params).map_err(on_card)?;
             if let Purpose::Relay(..) = purpose {
@@ -445,28 +444,22 @@ fn power_of_two(largest: f32) -> f32 {
     (exponent as f32).exp2()
 }
 
-/// Names the first number that f16 does not hold. bf16 has fewer bits than f16, so all its numbers but those below 2⁻³¹ of the largest stay what
-/// they are, and those change by less than 2⁻³⁹ of it; f32 is held to the same bound.
-fn not_f16(tensors: &[Tensor], scale: f32) -> LoadError {
-    let off = |x: &&f32| {
-        let number = **x / scale;
-        let off = (f16::from_f32(number).to_f32() - number).abs();
-        off.is_nan() || off > f32::EPSILON * 0.5
-    };
+/// Names the first number that is none, or too large for any power of two.
+fn not_finite(tensors: &[Tensor], scale: f32) -> LoadError {
+    let is_off = |x: &&f32| !f16::from_f32(**x / scale).is_finite();
     for tensor in tensors {
         let mut numbers = vec![0.0; tensor.columns()];
         for row in 0..tensor.rows() {
             if let Err(error) = tensor.row_f32(row, &mut numbers) {
                 return error;
             }
-            if let Some(number) = numbers.iter().find(off) {
-                return LoadError::unsupported(format!(
-                    "tensor {:?} is {} and holds {number:e}, which f16 does not: the CUDA backend rounds no weights. Convert them, or run the model with `--device cpu`",
-                    tensor.name(),
-                    tensor.dtype()
+            if let Some(number) = numbers.iter().find(is_off) {
+                return LoadError::malformed(format!(
+                    "tensor {:?} holds {number:e} in row {row}: the file is damaged, or was converted wrongly",
+                    tensor.name()
                 ));
             }
         }
     }
-    LoadError::unsupported(format!("tensor {:?} holds numbers that f16 does not", tensors[0].name()))
+    LoadError::malformed(format!("tensor {:?} holds numbers that are not finite", tensors[0].name()))
 }

@@ -43,6 +43,7 @@ pub mod plan;
 #[cfg(feature = "cuda")]
 mod planned;
 pub mod product;
+pub mod product_params;
 #[cfg(feature = "cuda")]
 mod profile;
 #[cfg(feature = "cuda")]

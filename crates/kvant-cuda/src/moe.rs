@@ -7,10 +7,9 @@ use crate::buffer::Buffer;
 use crate::compile::{Compiler, check_norm};
 use crate::device::Launch;
 use crate::matrix::{Matrix, on_card};
-use crate::params::{
-    Address, CombineParams, ExpertBiasParams, GroupParams, GroupedParams, LinearParams, RouteParams,
-};
+use crate::params::{Address, CombineParams, ExpertBiasParams, GroupParams, RouteParams};
 use crate::product::{GroupForm, ProductForm};
+use crate::product_params::{GroupedParams, LinearParams};
 use crate::program::{Activating, Linear, Mlp, Norm, Widths};
 use crate::run::{Run, Target};
 use kvant_device::{first_layers, norm_weights};

@@ -64,61 +64,6 @@ impl AttentionParams {
     }
 }
 
-/// `LinearParams` of `kernels/weights.cuh`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-#[expect(missing_docs, reason = "kernels/weights.cuh describes them")]
-pub struct LinearParams {
-    pub weights: Address,
-    pub x: Address,
-    pub y: Address,
-    pub rows: i32,
-    pub channels: i32,
-    pub tokens: i32,
-    pub accumulate: i32,
-    pub scale: f32,
-    pub gated: i32,
-    pub gate_scale: f32,
-    pub eps: f32,
-    pub norm: Address,
-}
-
-/// `WideParams` of `kernels/wide.cu`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-#[expect(missing_docs, reason = "kernels/wide.cu describes them")]
-pub struct WideParams {
-    pub product: LinearParams,
-    pub token_tiles: i32,
-    pub whole: i32,
-    pub tiles: i32,
-    pub apart: i32,
-}
-
-/// `SegmentsParams` of `kernels/rows.cu`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-#[expect(missing_docs, reason = "kernels/rows.cu describes them")]
-pub struct SegmentsParams {
-    pub sums: Address,
-    pub y: Address,
-    pub segments: i32,
-    pub numbers: i32,
-    pub accumulate: i32,
-    pub scale: f32,
-}
-
-/// `GroupedParams` of `kernels/weights.cuh`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-#[expect(missing_docs, reason = "kernels/weights.cuh describes them")]
-pub struct GroupedParams {
-    pub product: LinearParams,
-    pub groups: Address,
-    pub sources: Address,
-    pub expert_bytes: u64,
-}
-
 /// `RouteParams` of `kernels/moe.cu`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -567,14 +512,8 @@ mod tests {
 
     #[test]
     fn sizes_are_those_of_the_kernels_structs() {
-        let size = [
-            size_of::<AttentionParams>(),
-            size_of::<LinearParams>(),
-            size_of::<EncodeParams>(),
-            size_of::<AppendParams>(),
-            size_of::<WideParams>(),
-        ];
-        assert_eq!(size, [184, 64, 32, 152, 80]);
+        let size = [size_of::<AttentionParams>(), size_of::<EncodeParams>(), size_of::<AppendParams>()];
+        assert_eq!(size, [184, 32, 152]);
         let planned = (size_of::<PlannedEncodeParams>(), size_of::<AppendTurnParams>());
         assert_eq!(planned, (48, size_of::<AppendParams>() + 24));
         let latents = [
@@ -597,13 +536,12 @@ mod tests {
         ];
         assert_eq!(rows, [32, 40, 32, 24, 32, 32, 16]);
         let experts = [
-            size_of::<GroupedParams>(),
             size_of::<RouteParams>(),
             size_of::<GroupParams>(),
             size_of::<ExpertBiasParams>(),
             size_of::<CombineParams>(),
         ];
-        assert_eq!(experts, [88, 88, 64, 32, 48]);
+        assert_eq!(experts, [88, 64, 32, 48]);
         assert_eq!(
             (size_of::<TopParams>(), size_of::<MassParams>(), size_of::<StrictParams>()),
             (48, 48, 32)

@@ -1,7 +1,7 @@
 //! A pass as a list of launches. A list that comes again becomes a CUDA graph.
 
 use crate::device::{CudaGpu, Kernel, Launch, OpenError, failed};
-use crate::params::WideParams;
+use crate::product_params::WideParams;
 use crate::profile::run_timed;
 use crate::step::StepKey;
 use crate::tensor_map::{WideMaps, wide_maps};

@@ -8,10 +8,11 @@ use crate::matrix::Matrix;
 use crate::mixer_params::{CutParams, HeadGateParams, SpanParams};
 use crate::params::{
     ActivateParams, Address, AppendParams, AppendTurnParams, BiasParams, ColumnsParams, GatherParams,
-    LinearParams, NormParams, SegmentsParams, StrictParams, TurnParams, WideParams,
+    NormParams, StrictParams, TurnParams,
 };
 use crate::pass::{PassPlan, SLICE, SlicePlan, slot_pages};
 use crate::product::{ProductForm, SEGMENT_SUMS};
+use crate::product_params::{LinearParams, SegmentsParams, WideParams};
 use crate::program::{Activating, Attention, Linear, Mixer, Mlp, Norm, Program, Widths};
 use crate::recorder::Recorder;
 use crate::recurrent::StatePlan;

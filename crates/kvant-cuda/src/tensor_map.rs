@@ -1,7 +1,7 @@
 //! What the copy engine brings activations and weights by to the kernels of `kernels/wide.cu`.
 
 use crate::device::{OpenError, failed};
-use crate::params::LinearParams;
+use crate::product_params::LinearParams;
 use crate::weights::{TILE_ROWS, WeightType};
 use cudarc::driver::sys;
 

@@ -91,7 +91,9 @@ impl Sequence {
                                 let to = match work {
                                     PageWork::Encode { page, .. } if !is_exact => page,
                                     PageWork::Exact { page, first: 0, .. } if is_exact => page,
-                                    _ => return,
+                                    PageWork::Encode { .. }
+                                    | PageWork::Exact { .. }
+                                    | PageWork::Sinks { .. } => return,
                                 };
                                 if let Some(from) = pages.get(*made % pages.len().max(1)) {
                                     copies.push((*from, to, bytes));

@@ -54,3 +54,33 @@ fn a_fault_nobody_waited_for_is_said_to_its_own_sequence() {
     assert_eq!(pass(&model, &mut bad, &ids, true).unwrap(), alone);
     pass(&model, &mut good, &ids, true).unwrap();
 }
+
+/// Long contexts to measure speed on are copies of pages, made on the card.
+#[test]
+fn a_context_is_filled_with_copies_of_its_pages() {
+    let checkpoint = llama(&tiny(), synth::WeightType::F16);
+    let Loaded { backend, model } = load(&card(), &checkpoint);
+    let ids = tokens(141, model.vocabulary());
+    for policy in ["int4", "f16;sinks=0", "k8v4;recent=70"] {
+        let mut filled = cache(&model, policy, Some(backend.store()), 2048);
+        pass(&model, &mut filled, &ids[..140], true).unwrap();
+        let slot = model.slots().kv_slots().next().unwrap();
+        let held = |cache: &KvCache, side: Side| -> Vec<Vec<u8>> {
+            let pages = cache.sequence().side(slot, 0, side).unwrap();
+            pages.pages().map(|page| page.canonical().into_owned()).collect()
+        };
+        let before = [Side::Key, Side::Value].map(|side| held(&filled, side));
+        filled.fill(1300).unwrap();
+        assert_eq!(filled.len(), 1300, "{policy}");
+        for (side, before) in [Side::Key, Side::Value].into_iter().zip(before) {
+            let after = held(&filled, side);
+            assert!(after.len() > 15 && !before.is_empty(), "{policy} {side:?}: {} pages", after.len());
+            let copies = after[before.len()..].iter().zip(before.iter().cycle());
+            // Where codes are kept, the last pages are still exact.
+            let same = copies.filter(|(page, from)| page == from).count();
+            assert!(same + 2 >= after.len() - before.len(), "{policy} {side:?}: {same} copies");
+        }
+        let next = pass(&model, &mut filled, &ids[140..], true).unwrap();
+        assert!(next.iter().all(|logit| f32::from_bits(*logit).is_finite()), "{policy}");
+    }
+}

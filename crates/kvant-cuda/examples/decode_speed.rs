@@ -9,7 +9,7 @@ use kvant_attention::KvCache;
 use kvant_cache::Policy;
 use kvant_cuda::{CudaBackend, PassOptions, WeightType};
 use kvant_model::{Checkpoint, Chunk, DType, Model, Pass};
-use shape::{Noise, Wanted, llama_3, open_card, report, steps, streams};
+use shape::{Noise, Wanted, llama_3, open_card, report, steps, streams, with_all_processors};
 use std::time::Instant;
 
 /// Reads a prompt of so many tokens.
@@ -29,6 +29,10 @@ fn prefill(
 }
 
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
+    with_all_processors(run)
+}
+
+fn run() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let seconds: f64 = arguments.next().map_or(Ok(1.5), |n| n.parse())?;
     let contexts = arguments.next().unwrap_or_else(|| "0,4096,32768,131072".to_owned());
@@ -47,7 +51,6 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let usual = PassOptions::default();
     let ways = [
         usual,
-        PassOptions { early_chunks: !usual.early_chunks, ..usual },
         PassOptions { fused: false, ..usual },
         PassOptions { early: false, ..usual },
         PassOptions { graphs: false, ..usual },
@@ -70,7 +73,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
                     report(&format!("decode {policy} at {held}, {what}"), 1, times);
                 }
             }
-            if number < 3 {
+            if number < 2 {
                 let chunks = [256, 1024, 2048].map(|chunk| (4096, chunk));
                 let prompts = chunks.into_iter().chain([(32_768, 1024), (32_768, 2048), (131_072, 1024)]);
                 let few = |tokens, chunk| number == 0 || tokens < 131_072 && chunk == 1024;

@@ -8,7 +8,7 @@ mod shape;
 use kvant_cache::{CacheLayout, Policy};
 use kvant_cuda::{CudaBackend, CudaGpu, WeightType};
 use kvant_model::{Checkpoint, DType, Description, Model};
-use shape::{Noise, PAGE, Wanted, llama_3, open_card, report, steps, streams};
+use shape::{Noise, PAGE, Wanted, llama_3, open_card, report, steps, streams, with_all_processors};
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
@@ -63,6 +63,10 @@ impl Trial<'_> {
 }
 
 fn main() -> Outcome<()> {
+    with_all_processors(run)
+}
+
+fn run() -> Outcome<()> {
     let mut arguments = std::env::args().skip(1);
     let cap: f64 = arguments.next().map_or(Ok(64.0), |n| n.parse())?;
     let tokens: usize = arguments.next().map_or(Ok(131_072), |n| n.parse())?;

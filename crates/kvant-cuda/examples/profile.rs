@@ -8,7 +8,7 @@ use kvant_attention::KvCache;
 use kvant_cache::Policy;
 use kvant_cuda::{CudaBackend, CudaGpu, ProfileRow, WeightType};
 use kvant_model::{Checkpoint, Chunk, DType, Model, Pass};
-use shape::{Noise, Wanted, llama_3, open_card, report, steps, streams};
+use shape::{Noise, Wanted, llama_3, open_card, report, steps, streams, with_all_processors};
 use std::time::Instant;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -47,6 +47,10 @@ fn decode(model: &Model, card: &CudaGpu, policy: &Policy, caches: &mut [KvCache]
 }
 
 fn main() -> Result<()> {
+    with_all_processors(run)
+}
+
+fn run() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
     let contexts = arguments.next().unwrap_or_else(|| "0,4096,32768".to_owned());
     let contexts: Vec<usize> = contexts.split(',').map(str::parse).collect::<std::result::Result<_, _>>()?;

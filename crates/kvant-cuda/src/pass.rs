@@ -24,8 +24,8 @@ pub(crate) const SLICE: usize = 32;
 /// Rows that attend at once, so that their partial sums have a bound.
 const ATTENDING: usize = 128;
 
-/// The same where they attend by tiles of a prompt: as many as have no more partial sums than twice [`ATTENDING`] rows of any length, at most so
-/// many. Each slice ends with processors that wait for the last tile.
+/// The same where they attend by tiles of a prompt: as many as have no more partial sums than three times [`ATTENDING`] rows of any length, at most so
+/// many, and slices of one size. Each slice ends with processors that wait for the last tile.
 const ATTENDING_BY_TILES: usize = 1024;
 
 /// Words that sections of the list start at a multiple of.
@@ -276,8 +276,10 @@ pub(crate) fn slices(
         0 => ATTENDING,
         _ => {
             let most = queries.iter().map(|query| query.partials(split)).max().unwrap_or(1);
-            let rows = 2 * ATTENDING * MAX_PARTIALS / most;
-            (rows - rows % PAGE_TOKENS).clamp(ATTENDING, ATTENDING_BY_TILES)
+            let rows = 3 * ATTENDING * MAX_PARTIALS / most;
+            let rows = (rows - rows % PAGE_TOKENS).clamp(ATTENDING, ATTENDING_BY_TILES);
+            let slices = queries.len().div_ceil(rows).max(1);
+            queries.len().div_ceil(slices).next_multiple_of(PAGE_TOKENS).min(rows)
         }
     };
     let mut slices = Vec::new();

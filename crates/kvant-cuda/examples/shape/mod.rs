@@ -7,9 +7,18 @@ use kvant_cuda::kernels::Form as KernelForm;
 use kvant_cuda::{CudaBackend, CudaGpu, WeightType};
 use kvant_model::error::Result;
 use kvant_model::{Backend, Checkpoint, Chunk, Description, Form, Model, Network, Output, Pass, TopK};
+use kvant_threads::Pool;
 use std::error::Error;
 use std::sync::Arc;
 use std::time::Instant;
+
+/// Runs an example with all processors, as an engine runs its passes.
+pub fn with_all_processors<T>(run: impl FnOnce() -> T) -> T {
+    Pool::new(kvant_threads::processors()).install(run)
+}
+
+/// Tokens that may follow a context.
+const ROOM: usize = 16 << 10;
 
 /// The first card, which it names; none where there is none. `KVANT_CARD_FORM=ptx` runs the kernels of older cards.
 pub fn open_card() -> Option<Arc<CudaGpu>> {
@@ -104,7 +113,7 @@ pub fn streams(
     let mut caches: Vec<KvCache> = Vec::new();
     for _ in 0..count {
         let mut cache = match caches.first() {
-            None => KvCache::in_arena(policy.clone(), model.slots(), context + 4096, backend.store())?,
+            None => KvCache::in_arena(policy.clone(), model.slots(), context + ROOM, backend.store())?,
             Some(first) => {
                 let layout = Arc::clone(first.sequence().layout());
                 KvCache::over(first, Sequence::new(layout, backend.store()))

@@ -5,49 +5,50 @@ use crate::cache::SlotPages;
 use crate::jobs::{EncodeJobs, TakeError, add_jobs, take_pages};
 use crate::pass::{Part, PassParams, PassPlan, SlotPlan, closed_pages, reading, slot_pages};
 use crate::recurrent::StatePlan;
-use kvant_cache::{ExactWindow, KvSlot, Sequence, StateError, StateErrorKind, StateType};
+use kvant_cache::{KvSlot, Sequence, StateError, StateErrorKind, StateType};
 use kvant_device::Span;
 use kvant_threads::for_each_chunk;
 
 /// Sequences from which on threads share them: one takes 60 µs for a token of 32 layers.
 const SHARED: usize = 4;
 
+/// The same of rows of all slots' tables.
+const SHARED_ROWS: usize = 2048;
+
 /// A sequence of a pass.
 struct Entering<'a, 'b> {
     index: usize,
     span: &'a Span,
     sequence: &'a mut &'b mut Sequence,
-    /// By slot: what it has to encode, and its rows of the table of exact pages.
-    slots: Vec<(EncodeJobs, Vec<u32>)>,
+    /// By slot: what it has to encode.
+    jobs: Vec<EncodeJobs>,
     failed: Option<StateError>,
 }
 
 impl Entering<'_, '_> {
     /// Takes its pages in every slot.
-    fn take(&mut self, slots: &[(KvSlot, &SlotPages)], of: &Exact<'_>) -> Result<(), StateError> {
+    fn take(&mut self, slots: &[(KvSlot, &SlotPages)], strict: bool) -> Result<(), StateError> {
         let index = self.index;
-        let on_device = |what| StateError::new(index, StateErrorKind::Device(what));
         for (slot, pages) in slots {
-            let (mut jobs, mut exact) = <(EncodeJobs, Vec<u32>)>::default();
-            let taken = take_pages(*slot, pages, self.sequence, self.span.tokens, of.strict, &mut jobs);
+            let mut jobs = EncodeJobs::default();
+            let taken = take_pages(*slot, pages, self.sequence, self.span.tokens, strict, &mut jobs);
             taken.map_err(|error| match error {
                 TakeError::Cache(error) => StateError::new(index, error),
-                TakeError::Device(what) => on_device(what),
+                TakeError::Device(what) => StateError::new(index, StateErrorKind::Device(what)),
             })?;
-            let part = Part { slot: *slot, pages, rule: of.rule, span: self.span, sequence: self.sequence };
-            part.exact_table(of.stride, &mut exact).map_err(on_device)?;
-            self.slots.push((jobs, exact));
+            self.jobs.push(jobs);
         }
         Ok(())
     }
 }
 
-/// What the exact pages of all sequences have in common.
-struct Exact<'a> {
-    rule: &'a ExactWindow,
-    strict: bool,
-    /// Of the tables of exact pages.
-    stride: usize,
+/// Calls `work` with every item, by threads where there is much of it.
+fn each<T: Send>(items: &mut [T], much: bool, work: impl Fn(&mut T) + Sync) {
+    if much {
+        for_each_chunk(items, 1, |_, own| own.iter_mut().for_each(&work))
+    } else {
+        items.iter_mut().for_each(work)
+    }
 }
 
 impl CudaNetwork {
@@ -66,33 +67,38 @@ impl CudaNetwork {
         let own = self.program.readings().filter(is_own).map(|of| of.slot);
         let pages = |slot| slot_pages(&kept.pages, slot).map(|of| (slot, of)).ok_or_else(|| missing(slot));
         let slots = own.map(pages).collect::<Result<Vec<_>, _>>()?;
-        let exact = Exact { rule: &rule, strict, stride: plan.exact_stride };
         let all = spans.iter().zip(&mut *sequences).enumerate();
         let mut entering: Vec<Entering<'_, '_>> = all
             .map(|(index, (span, sequence))| {
-                let slots = Vec::with_capacity(slots.len());
-                Entering { index, span, sequence, slots, failed: None }
+                let jobs = Vec::with_capacity(slots.len());
+                Entering { index, span, sequence, jobs, failed: None }
             })
             .collect();
-        if entering.len() < SHARED {
-            entering.iter_mut().try_for_each(|own| own.take(&slots, &exact))?;
-        } else {
-            for_each_chunk(&mut entering, 1, |_, own| {
-                own.iter_mut().for_each(|own| own.failed = own.take(&slots, &exact).err());
-            });
-            entering.iter_mut().try_for_each(|own| own.failed.take().map_or(Ok(()), Err))?;
-        }
+        each(&mut entering, spans.len() >= SHARED, |own| own.failed = own.take(&slots, strict).err());
+        entering.iter_mut().try_for_each(|own| own.failed.take().map_or(Ok(()), Err))?;
+        // Rows of the tables of exact pages, by slot and sequence.
+        let (stride, count) = (plan.exact_stride, entering.len());
+        let mut exact: Vec<(usize, Result<Vec<u32>, String>)> =
+            (0..slots.len() * count).map(|place| (place, Ok(Vec::new()))).collect();
+        each(&mut exact, plan.rows * slots.len() >= SHARED_ROWS, |(place, rows)| {
+            let ((slot, pages), Entering { span, sequence, .. }) =
+                (&slots[*place / count], &entering[*place % count]);
+            let part = Part { slot: *slot, pages, rule: &rule, span, sequence };
+            let mut table = Vec::new();
+            *rows = part.exact_table(stride, &mut table).map(|()| table);
+        });
+        let mut exact = exact.into_iter().map(|(_, rows)| rows);
         let mut jobs: Vec<EncodeJobs> = Vec::with_capacity(slots.len());
         for (place, (slot, pages)) in slots.iter().enumerate() {
             let exact_at = words.begin();
             let mut all = EncodeJobs::default();
-            for Entering { index, span, sequence, slots, .. } in &mut entering {
-                let (jobs, exact) = &mut slots[place];
-                words.0.extend_from_slice(exact);
-                all.0.iter_mut().zip(&mut jobs.0).for_each(|(all, own)| all.append(own));
+            for Entering { index, span, sequence, jobs, .. } in &mut entering {
+                let on_device = |what| StateError::new(*index, StateErrorKind::Device(what));
+                let rows = exact.next().unwrap_or_else(|| Ok(Vec::new())).map_err(on_device)?;
+                words.0.extend_from_slice(&rows);
+                all.0.iter_mut().zip(&mut jobs[place].0).for_each(|(all, own)| all.append(own));
                 let closed = closed_pages(&rule, span.last(), pages.halves);
-                let entered = kept.tables.enter(span.seat, *slot, pages, sequence, closed);
-                entered.map_err(|what| StateError::new(*index, StateErrorKind::Device(what)))?;
+                kept.tables.enter(span.seat, *slot, pages, sequence, closed).map_err(on_device)?;
             }
             plan.slots.insert(slot.index(), SlotPlan { exact_at, ..SlotPlan::default() });
             jobs.push(all);

@@ -42,10 +42,8 @@ pub struct CudaNetwork {
 /// How the kernels of a pass are put on the card. Bits do not depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PassOptions {
-    /// Whether the kernels of a decode step may begin before those before them have ended (programmatic dependent launch).
+    /// Whether kernels may begin before those before them have ended (programmatic dependent launch).
     pub early: bool,
-    /// The same of the kernels of a prompt's chunk.
-    pub early_chunks: bool,
     /// Whether decode steps that are alike are run as a CUDA graph.
     pub graphs: bool,
     /// Whether products norm the one row that they read, and gate what they give; a model is laid out for that when it is compiled.
@@ -54,7 +52,7 @@ pub struct PassOptions {
 
 impl Default for PassOptions {
     fn default() -> PassOptions {
-        PassOptions { early: true, early_chunks: false, graphs: true, fused: true }
+        PassOptions { early: true, graphs: true, fused: true }
     }
 }
 
@@ -263,7 +261,7 @@ impl Network for CudaNetwork {
             tables: &kept.tables,
             plan,
             states: &states,
-            early: if plan.is_step { self.options.early } else { self.options.early_chunks },
+            early: self.options.early,
             fused: self.options.fused,
             recorder: Recorder::new(&self.card),
         };

@@ -26,7 +26,7 @@ fn have_the_same_bits(name: &str, checkpoint: &Checkpoint) {
     let ids = tokens(count(150, 70), 300);
     let steps = [
         PassOptions::default(),
-        PassOptions { early: false, early_chunks: false, graphs: false, fused: false },
+        PassOptions { early: false, graphs: false, fused: false },
     ]
     .map(|options| {
         let backend = CudaBackend::new(&card).unwrap().with_options(options);

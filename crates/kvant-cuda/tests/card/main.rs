@@ -237,7 +237,7 @@ fn bits_do_not_depend_on_graphs_early_starts_or_fusion() {
             .into_iter()
             .take(count(4, 2))
             .map(|(early, graphs, fused)| {
-                let options = PassOptions { early, early_chunks: early, graphs, fused };
+                let options = PassOptions { early, graphs, fused };
                 let backend = CudaBackend::new(&card).unwrap().with_options(options);
                 let model = Model::load(&backend, &checkpoint).unwrap();
                 let mut own = cache(&model, policy, Some(backend.store()), 320);

@@ -52,7 +52,7 @@ fn a_step_gives_the_same_lists_in_a_batch_and_as_a_graph() {
     let card = card();
     let options = [
         PassOptions::default(),
-        PassOptions { early: false, early_chunks: false, graphs: false, fused: false },
+        PassOptions { early: false, graphs: false, fused: false },
     ];
     let found = options.map(|options| {
         let backend = CudaBackend::new(&card).unwrap().with_options(options);

@@ -24,26 +24,23 @@ fn latents_have_the_same_bits_in_batches_and_graphs() {
 fn have_the_same_bits(name: &str, checkpoint: &Checkpoint) {
     let card = card();
     let ids = tokens(count(150, 70), 300);
-    let steps = [
-        PassOptions::default(),
-        PassOptions { early: false, graphs: false, fused: false },
-    ]
-    .map(|options| {
-        let backend = CudaBackend::new(&card).unwrap().with_options(options);
-        let model = Model::load(&backend, checkpoint).unwrap();
-        let mut first = cache(&model, "int4", Some(backend.store()), 320);
-        read(&model, &mut first, &ids, &[ids.len()]);
-        let fork = first.sequence().fork().unwrap();
-        let mut caches: Vec<KvCache> = vec![first.over(fork), first];
-        let mut found = Vec::new();
-        for step in 0..count(66, 6) as u32 {
-            let (a, b) = ([step % 300], [7 * step % 300]);
-            let chunks = [Chunk::new(&a, 0..1), Chunk::new(&b, 0..1)];
-            let mut batch: Vec<_> = caches.iter_mut().map(KvCache::sequence_mut).collect();
-            found.push(model.forward(Pass::new(&chunks), &mut batch).unwrap().into_logits().into_vec());
-        }
-        found
-    });
+    let steps =
+        [PassOptions::default(), PassOptions { early: false, graphs: false, fused: false }].map(|options| {
+            let backend = CudaBackend::new(&card).unwrap().with_options(options);
+            let model = Model::load(&backend, checkpoint).unwrap();
+            let mut first = cache(&model, "int4", Some(backend.store()), 320);
+            read(&model, &mut first, &ids, &[ids.len()]);
+            let fork = first.sequence().fork().unwrap();
+            let mut caches: Vec<KvCache> = vec![first.over(fork), first];
+            let mut found = Vec::new();
+            for step in 0..count(66, 6) as u32 {
+                let (a, b) = ([step % 300], [7 * step % 300]);
+                let chunks = [Chunk::new(&a, 0..1), Chunk::new(&b, 0..1)];
+                let mut batch: Vec<_> = caches.iter_mut().map(KvCache::sequence_mut).collect();
+                found.push(model.forward(Pass::new(&chunks), &mut batch).unwrap().into_logits().into_vec());
+            }
+            found
+        });
     assert_eq!(steps[0], steps[1], "{name}");
     // The first of the two by itself.
     let Loaded { backend, model } = load(&card, checkpoint);

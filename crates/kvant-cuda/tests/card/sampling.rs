@@ -50,10 +50,7 @@ fn lists_are_the_beginnings_of_rankings() {
 #[test]
 fn a_step_gives_the_same_lists_in_a_batch_and_as_a_graph() {
     let card = card();
-    let options = [
-        PassOptions::default(),
-        PassOptions { early: false, graphs: false, fused: false },
-    ];
+    let options = [PassOptions::default(), PassOptions { early: false, graphs: false, fused: false }];
     let found = options.map(|options| {
         let backend = CudaBackend::new(&card).unwrap().with_options(options);
         let model = model(&backend, 600);

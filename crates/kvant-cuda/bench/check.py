@@ -277,11 +277,14 @@ def linear(kernels, say, shapes=((64, 256), (1024, 4096), (48, 14336), (4000, 28
                         kernels.synchronize()
                         if tokens == most and form == "tile":
                             first[:] = y
-                        worst = max(worst, error(y[:tokens], truth[:tokens]))
+                        here = error(y[:tokens], truth[:tokens])
+                        worst = max(worst, here) if here == here else float("inf")  # NaN is less than nothing
                         same = torch.equal(y[:tokens], first[:tokens]) and bool(y[tokens:].isnan().all())
                         if not same:
-                            off = (y[:tokens] != first[:tokens]).sum().item()
-                            say(f"    {name} {rows}x{channels} {form} of {tokens}: {off} numbers differ from the first tile's")
+                            off = y[:tokens] != first[:tokens]
+                            nan = [int(of[:tokens].isnan().sum()) for of in (y, first)]
+                            say(f"    {name} {rows}x{channels} {form} of {tokens}: {int(off.sum())} numbers differ from the first tile's, token and row "
+                                f"{off.nonzero()[:1].tolist()} to {off.nonzero()[-1:].tolist()}, NaN here and there {nan}, past the last {int((~y[tokens:].isnan()).sum())}")
                         bits &= same
             added = True
             for form, tokens in [("t32", 32), ("tile", most), ("few", 1), *((form, most) for form in wide_forms(kernels, name, channels))]:

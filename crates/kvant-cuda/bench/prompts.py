@@ -1,5 +1,6 @@
-"""Measures prompts and decode on a card and writes what docs/results/prompts.json shows of them: python3 prompts.py [DECODE_LOG PROFILE_LOG]. Run it on a
-commit, in a checkout with a card; without logs it runs both examples first and keeps what they say in docs/results/raw. Then `cargo xtask ledger`."""
+"""Measures prompts and decode on a card and writes what docs/results/prompts.json shows of them: python3 prompts.py [DECODE_LOG [PROFILE_LOG]]. Run it on
+a commit, in a checkout with a card; without logs it runs both examples first and keeps what they say in docs/results/raw. Without a profile the tables of
+kernels stay. Then `cargo xtask ledger`."""
 import json, pathlib, re, subprocess, sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -28,7 +29,7 @@ def speeds(text):
     for kv, where, rate in re.findall(r"^decode (\w+)(?: at |, )([\dx ]+), token: .*?, ([\d.]+) tokens/s", usual, re.M):
         streams, context = map(int, where.split(" x ")) if " x " in where else (1, int(where))
         decode.setdefault((streams, context), {})[kv] = round(float(rate))
-    rows = [dict(table="prompts", tokens=tokens, chunk=chunk, int4=of["int4"], f16=of.get("f16", "not run")) for (tokens, chunk), of in prompts.items()]
+    rows = [dict(table="prompts", tokens=tokens, chunk=chunk, int4=of["int4"], f16=of.get("f16", "not run")) for (tokens, chunk), of in prompts.items() if chunk == 1024]
     rows += [dict(table="decode" if streams == 1 else "streams", streams=streams, context=context, int4=of["int4"], f16=of.get("f16", "not run"))
              for (streams, context), of in sorted(decode.items())]
     own = {tokens: of["int4"] for (tokens, chunk), of in prompts.items() if chunk == 1024}
@@ -36,15 +37,16 @@ def speeds(text):
 
 
 def profiles(text):
-    """Rows of chunks and of kernels: those of a chunk, then those of a step, after 4,096 tokens."""
-    rows = [dict(table="chunks", after=int(after), ms=float(ms), rate=int(rate))
-            for after, ms, rate in re.findall(r"chunk of 1024 after (\d+): ([\d.]+) ms, (\d+) tokens/s", text)]
+    """Rows of kernels, the longest ones: those of a chunk, then those of a step, after 4,096 tokens. A page of results has 80 lines."""
+    rows = []
     tables = re.findall(r"^(chunk of 1024|a step of [\dx ]+).*?: kernels .*\n((?:  .*\n)+)", text, re.M)
     chunks, steps = [lines for what, lines in tables if what.startswith("chunk")], [lines for what, lines in tables if what.startswith("a step of 1 ")]
-    for name, of, least in (("kernels", chunks, 0.3), ("step", steps, 0.03)):
-        for kernel, count, us, ms in re.findall(r"^  (\S.*?) +([\d.]+) x +([\d.]+) us = +([\d.]+) ms", of[min(1, len(of) - 1)], re.M):
-            if float(ms) >= least and not kernel.startswith("host: launch"):
-                rows.append(dict(table=name, kernel=kernel, launches=round(float(count)), us=float(us), ms=round(float(ms), 2)))
+    for name, of, most in (("kernels", chunks, 4), ("step", steps, 5)):
+        if not of:
+            sys.exit(f"the profile has no table of {name}")
+        found = re.findall(r"^  (\S.*?) +([\d.]+) x +([\d.]+) us = +([\d.]+) ms", of[min(1, len(of) - 1)], re.M)
+        for kernel, count, us, ms in [row for row in found if not row[0].startswith("host: ")][:most]:
+            rows.append(dict(table=name, kernel=kernel, launches=round(float(count)), us=float(us), ms=round(float(ms), 2)))
     return rows
 
 
@@ -76,7 +78,12 @@ def sentences(record, rows):
     kept = [line for line in record["short"] if not line.startswith(("Targets", "Products of a chunk", "memcheck"))]
     record["short"] = [f"Targets missed, tokens/s: {'; '.join(missed)}." if missed else "Targets: all of those of prompts and of decode are met."] + kept
     tables = record["tables"]
-    tables["chunks"]["title"] = "A chunk of 1,024 tokens, int4"
+    numbers = all(isinstance(row["f16"], int) for row in rows if row["table"] == "prompts")
+    tables["prompts"]["columns"][3]["cell"] = "{f16:,}" if numbers else "{f16}"
+    if not any(row["table"] == "step" for row in rows):
+        return
+    tables.pop("chunks", None)
+    record["rows"] = [row for row in record["rows"] if row["table"] != "chunks"]
     tables["kernels"]["title"] = "Where a chunk of 1,024 after some 9,000 spends its time"
     tables["attention"]["title"] = "Attention of one layer over closed pages at 7d4394d and before, 32/8 heads of 128: µs (TFLOP/s)"
     tables["step"] = dict(title="Where a decode step after some 9,000 spends its time", where=dict(table="step"),
@@ -92,7 +99,7 @@ def main():
     for text, kept in zip(texts, LOGS):
         kept.write_text(text)
     record = json.loads(RECORD.read_text())
-    rows = speeds(texts[0]) + profiles(texts[1])
+    rows = speeds(texts[0]) + (profiles(texts[1]) if len(texts) > 1 else [])
     names = {row["table"] for row in rows}
     kept = [row for row in record["rows"] if row["table"] not in names or row["table"] == "engines" and "chunks of" not in row["engine"]]
     record["rows"] = [row for row in rows if row["table"] == "engines"] + kept + [row for row in rows if row["table"] != "engines"]

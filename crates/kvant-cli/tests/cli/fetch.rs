@@ -76,13 +76,18 @@ fn a_bare_server_offers_every_model_that_was_pulled() {
     let pulled = home.command(&["pull", "org/tiny"]).env("HF_ENDPOINT", &address).output().unwrap();
     assert_eq!(pulled.status.code(), Some(0));
     // In the place of a model stands a flag.
-    let served = Served::start(&home, "--host=127.0.0.1", &["--ctx", "300"]);
+    let served = Served::start(&home, "--host=127.0.0.1", &["--ctx", "300", "--admin-key", "admin"]);
     let url = format!("http://{}", served.address);
     let list = home.run(&["ps", "--server", &url, "--json"]).json();
     let name = list["data"][0]["id"].as_str().unwrap().to_owned();
     assert!(name.starts_with("org/tiny") && list["data"].as_array().unwrap().len() == 1, "{list}");
     let body = format!(r#"{{"source": "{name}", "destination": "mine"}}"#);
-    assert!(served.post("/api/copy", "", &body).starts_with("HTTP/1.1 200"));
+    let refused = served.post("/api/copy", "", &body);
+    assert!(refused.starts_with("HTTP/1.1 403") && refused.contains("the admin key"), "{refused}");
+    let admin = "Authorization: Bearer admin\r\n";
+    assert!(served.post("/api/copy", admin, &body).starts_with("HTTP/1.1 200"));
+    let body = r#"{"model": "org/tiny", "stream": false}"#;
+    assert!(served.post("/api/pull", admin, body).starts_with("HTTP/1.1 200"), "it is here already");
     let body = r#"{"model": "mine", "prompt": "hi", "stream": false, "options": {"num_predict": 2}}"#;
     let answer = served.post("/api/generate", "", body);
     assert!(answer.starts_with("HTTP/1.1 200") && answer.contains(r#""model":"mine""#), "{answer}");

@@ -143,5 +143,5 @@ fn a_format_does_not_continue_a_message() {
     let server = usual();
     let turns = json!([{"role": "user", "content": "a"}, {"role": "assistant", "content": "{"}]);
     let body = json!({"messages": turns, "response_format": {"type": "json_object"}, "max_tokens": 4});
-    server.post("/v1/chat/completions", &body).fails(400, "cannot go on with the last message");
+    server.post("/v1/chat/completions", &body).fails(400, "cannot continue the last message");
 }

@@ -160,7 +160,10 @@ fn contexts_of_models_that_are_not_loaded_are_told_where_they_are_known() {
         list["data"].as_array().unwrap().iter().take(2).map(context).collect::<Vec<_>>()
     };
     assert_eq!(contexts(), [Some(480), None]);
+    let capabilities = || server.get("/v1/models").json()["data"][1]["capabilities"].clone();
+    assert_eq!(capabilities(), Value::Null, "nobody knows before it is loaded");
     server.ask(PATH, ask("b"));
+    assert!(capabilities().as_array().is_some_and(|all| !all.is_empty()));
     server.ask("/models/unload", json!({"model": "b"}));
     assert_eq!(contexts(), [Some(480), Some(480)], "what was loaded once is known");
 }
@@ -304,6 +307,24 @@ fn anthropics_clients_get_models_in_their_shape() {
     let missing = get("/v1/models/z");
     assert_eq!((missing.status, &missing.json()["error"]["type"]), (404, &json!("not_found_error")));
     assert_eq!(server.get("/v1/models").json()["object"], "list", "others get OpenAI's");
+}
+
+#[test]
+fn a_server_without_keys_lets_nobody_fetch_delete_or_copy_models() {
+    let (_, server) = server(None);
+    for (method, path, body) in [
+        ("POST", "/api/pull", json!({"model": "new"})),
+        ("DELETE", "/api/delete", json!({"model": "c"})),
+        ("POST", "/api/copy", json!({"source": "a", "destination": "d"})),
+    ] {
+        let text = String::from_utf8(request(path, &body, "")).unwrap().replacen("POST", method, 1);
+        let refused = server.raw(text.as_bytes());
+        assert!(refused.status == 403 && refused.body.contains("--admin-key"), "{path}: {refused:?}");
+    }
+    assert_eq!(states(&server).len(), 5, "nothing was done");
+    // What leaves the disk as it is stays open to everybody on this machine.
+    assert_eq!(server.ask("/models/load", json!({"model": "b"}))["success"], true);
+    assert_eq!(server.ask("/models/unload", json!({"model": "b"}))["success"], true);
 }
 
 #[test]

@@ -33,6 +33,7 @@ fn people_send_stop_reload_and_are_told_what_is_wrong() {
     assert_eq!(browser.value("document.querySelector('.turn.user .said').textContent"), "the rain in spain");
     assert_eq!(browser.value("at('stop').hidden && !at('send').hidden && at('text').value === ''"), true);
     browser.until("at('figures').textContent.includes('prefix cache')");
+    assert_eq!(browser.value("at('cache').open"), true, "a desk has room for it");
     // A short talk is told to be exact, and what a long one will take; nothing is larger than it would be without compression.
     browser.until("at('figures').textContent.includes('480 tokens would take')");
     assert_eq!(browser.value("at('sequences').textContent.includes('f16 would take') && at('sequences').textContent.includes('exact')"), false);
@@ -165,6 +166,16 @@ fn a_phone_shows_it_without_scrolling_sideways() {
     let phone = serde_json::json!({"width": 360, "height": 740, "deviceScaleFactor": 2, "mobile": true});
     browser.call("Emulation.setDeviceMetricsOverride", phone);
     browser.until("innerWidth === 360");
+    assert_eq!(browser.value("document.documentElement.scrollWidth"), 360);
+    // The talk has the screen: the panel about the cache is one line until somebody opens it.
+    browser.call("Page.reload", serde_json::json!({}));
+    browser.until("document.readyState === 'complete' && at('model').textContent.includes('tiny')");
+    assert_eq!(browser.value("at('cache').open"), false);
+    let height = |browser: &mut Browser| browser.value("at('cache').clientHeight").as_f64().unwrap();
+    let folded = height(&mut browser);
+    browser.value("at('cache').querySelector('summary').click()");
+    browser.until("at('cache').open");
+    assert!(folded < 60.0 && height(&mut browser) > 2.0 * folded, "{folded} pixels when folded");
     assert_eq!(browser.value("document.documentElement.scrollWidth"), 360);
     assert_eq!(browser.complaints, Vec::<String>::new());
 }

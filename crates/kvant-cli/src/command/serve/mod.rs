@@ -84,8 +84,8 @@ pub struct Serve {
     #[arg(long, help_heading = "Server")]
     insecure: bool,
 
-    /// Key for admin requests: pull, copy, delete and unload models, read /metrics [default:
-    /// none; with API keys set, these requests are refused]
+    /// Key for admin requests: pull, copy and delete models; where there are keys, also unload
+    /// models, set keep_alive and read /metrics [default: none; these requests are refused]
     #[arg(long, value_name = "KEY", help_heading = "Server")]
     admin_key: Option<String>,
 

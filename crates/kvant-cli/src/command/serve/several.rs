@@ -89,8 +89,9 @@ impl Serve {
         warn_if_open(keys, address);
         let room = memory.map_or("without a limit".to_owned(), |room| format!("in up to {}", bytes(room)));
         eprintln!(
-            "{} models, loaded on demand, {room}: {}; press Ctrl-C to stop",
+            "{} model{}, loaded on demand, {room}: {}; press Ctrl-C to stop",
             names.len(),
+            if names.len() == 1 { "" } else { "s" },
             names.join(", ")
         );
         writeln!(crate::shown::stdout(), "http://{address}")?;

@@ -1,4 +1,4 @@
-//! `/api/pull`, `/api/delete` and `/api/copy`: which models there are. Only the admin may say.
+//! `/api/pull`, `/api/delete` and `/api/copy`: which models there are. Only the admin's key may say, also where nobody else needs one.
 
 use crate::app::App;
 use crate::error::ApiError;
@@ -21,7 +21,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 const PAUSE: Duration = Duration::from_millis(200);
 
 async fn read(app: &App, caller: &Caller, request: Request<Body>, what: &str) -> Result<Fields, ApiError> {
-    caller.administers(what)?;
+    caller.manages_models(what)?;
     Fields::parse(&app.body(request).await?, caller.notes())
 }
 

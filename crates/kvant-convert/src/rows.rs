@@ -86,7 +86,7 @@ impl Source {
         let (Form::Matrix { transposed, inputs, columns }, Form::Matrix { columns: wanted, .. }) =
             (&part.form, &to.form)
         else {
-            return Err(LoadError::mismatch(format!("tensor {:?} is no matrix", part.tensor.name)));
+            return Err(LoadError::mismatch(format!("tensor {:?} is not a matrix", part.tensor.name)));
         };
         let mut tensor = part.tensor.read(checkpoint)?;
         if let Some(expert) = part.expert {

@@ -174,7 +174,7 @@ impl<'j> Vocabulary<'j> {
             _ => None,
         };
         let merges = model["merges"].as_array().into_iter().flatten().map(pair).collect::<Option<Vec<_>>>();
-        let merges = merges.ok_or_else(|| wrong("a merge that is no pair"))?;
+        let merges = merges.ok_or_else(|| wrong("a merge that is not a pair"))?;
         Ok(Self { tokens, kinds, merges, is_byte_level })
     }
 

@@ -1,10 +1,9 @@
-"""Computes the logits of a GGUF file with llama.cpp and compares them with kvant's.
+"""Computes the logits of a GGUF file with llama.cpp.
 
-usage: compute.py MODEL.gguf FLOAT.gguf LOGITS TOKEN...
+usage: compute.py MODEL.gguf LOGITS TOKEN...
 
-FLOAT.gguf has the same weights in f32, as kvant reads them, and LOGITS what kvant computes from them in f32, one row for each
-token. Of FLOAT.gguf llama.cpp computes nearly the same. Of MODEL.gguf it rounds activations to 8 bits, so its rows differ from
-its own of FLOAT.gguf by some hundredths of their length, and from kvant's by as much; weights read wrongly differ by all of it.
+LOGITS becomes a file of f32: (tokens, vocabulary). The cache is f32 and flash attention is off: llama.cpp's own choice, keys and values in f16,
+is another computation, off by 0.2 % of a row.
 """
 
 import sys
@@ -12,8 +11,8 @@ import sys
 import numpy
 from cyllama.llama import llama_cpp
 
-TOLERANCE = 0.005
-ROUNDING = 1.25
+F32 = 0  # ggml_type
+NO_FLASH_ATTENTION = 0
 
 
 class Model(llama_cpp.LlamaModel):
@@ -24,32 +23,18 @@ class Model(llama_cpp.LlamaModel):
         return self.get_vocab().n_vocab
 
 
-def logits(path, tokens):
-    """What llama.cpp computes: (tokens, vocabulary)."""
-    model = Model(path_model=path, verbose=False)
-    settings = llama_cpp.LlamaContextParams()
-    settings.n_ctx = settings.n_batch = 256
-    settings.n_threads = settings.n_threads_batch = 1
-    context = llama_cpp.LlamaContext(model=model, params=settings, verbose=False)
-    batch = llama_cpp.LlamaBatch(n_tokens=len(tokens), embd=0, n_seq_max=1)
-    for position, token in enumerate(tokens):
-        batch.add(token, position, [0], True)
-    context.decode(batch)
-    return numpy.array([context.get_logits_ith(row) for row in range(len(tokens))], dtype=numpy.float64)
-
-
-def apart(one, other):
-    """The greatest difference of a row, in its length."""
-    assert one.shape == other.shape, (one.shape, other.shape)
-    return float((numpy.linalg.norm(one - other, axis=1) / numpy.linalg.norm(other, axis=1)).max())
-
-
-path, plain, expected = sys.argv[1:4]
-tokens = [int(token) for token in sys.argv[4:]]
+path, result = sys.argv[1:3]
+tokens = [int(token) for token in sys.argv[3:]]
 llama_cpp.disable_logging()
-wanted = numpy.fromfile(expected, dtype=numpy.float32).astype(numpy.float64).reshape(len(tokens), -1)
-stored, floats = logits(path, tokens), logits(plain, tokens)
-exact, rounding, found = apart(floats, wanted), apart(stored, floats), apart(stored, wanted)
-print(f"f32 weights differ by {exact:.5f} of a row, stored ones by {found:.4f}; llama.cpp's own rounding is {rounding:.4f}")
-assert exact < TOLERANCE, exact
-assert found < ROUNDING * rounding + TOLERANCE, (found, rounding)
+settings = llama_cpp.LlamaContextParams()
+settings.n_ctx = settings.n_batch = 256
+settings.n_threads = settings.n_threads_batch = 1
+settings.type_k = settings.type_v = F32
+settings.flash_attn_type = NO_FLASH_ATTENTION
+context = llama_cpp.LlamaContext(model=Model(path_model=path, verbose=False), params=settings, verbose=False)
+batch = llama_cpp.LlamaBatch(n_tokens=len(tokens), embd=0, n_seq_max=1)
+for position, token in enumerate(tokens):
+    batch.add(token, position, [0], True)
+context.decode(batch)
+rows = [context.get_logits_ith(row) for row in range(len(tokens))]
+numpy.array(rows, dtype=numpy.float32).tofile(result)

@@ -28,7 +28,7 @@ Examples:
                        a GGUF file to another type
   kvant convert ./SmolLM2-135M -o smol.gguf --calibrate
                        rounding weighted by the activations on a text
-  kvant convert model.gguf -o folder/model.safetensors --weights f16
+  kvant convert model.gguf -o folder --to safetensors --weights f16
                        a GGUF file to a Hugging Face folder
 
 int4 and int8 are groups of 32 weights with an f16 scale: Q4_0 and Q8_0 in GGUF,
@@ -37,6 +37,8 @@ and routers keep more bits. With --calibrate, the KL divergence from the source
 is measured for plain and for weighted rounding, on a part of the text that
 calibration has not read.";
 
+/// What the weights of a folder are called.
+const IN_FOLDER: &str = "model.safetensors";
 /// The most tokens in a window, of calibration and of measurement.
 const WINDOW: usize = 512;
 /// The fewest tokens that anything can be measured on.
@@ -53,7 +55,7 @@ pub struct Convert {
     /// Model file, folder or name; a name is downloaded if necessary
     model: String,
 
-    /// File to write
+    /// File to write; with --to safetensors also a folder, which is made
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
 
@@ -99,7 +101,10 @@ enum To {
 
 impl Convert {
     /// Writes the file and says what is in it.
-    pub fn execute(self) -> Result<(), Failure> {
+    pub fn execute(mut self) -> Result<(), Failure> {
+        if self.is_folder() {
+            self.output = self.output.join(IN_FOLDER);
+        }
         self.threads.pool().install(|| self.convert())
     }
 
@@ -114,6 +119,10 @@ impl Convert {
         interrupt::catch()?;
         let path = open::find_or_fetch(&self.model)?;
         let checkpoint = Checkpoint::open(&path)?;
+        if let Some(folder) = self.output.parent().filter(|_| self.output.ends_with(IN_FOLDER)) {
+            fs::create_dir_all(folder)
+                .map_err(|e| Failure::new(format!("{}: cannot make this folder: {e}", folder.display())))?;
+        }
         if let Some(dtype) = kvant_convert::quantised(&checkpoint) {
             eprintln!(
                 "warning: {} is already quantized ({dtype}); quantizing it again adds error. Convert the original if you can",
@@ -164,16 +173,17 @@ impl Convert {
         Ok(())
     }
 
+    /// Whether a folder is named: safetensors files are found by their extension, so another name is the folder's.
+    fn is_folder(&self) -> bool {
+        matches!(self.to, Some(To::Safetensors))
+            && self.output.extension().is_none_or(|extension| extension != "safetensors")
+    }
+
     fn format(&self) -> Result<Format, Failure> {
         let extension = self.output.extension().and_then(|extension| extension.to_str());
         match (self.to, extension) {
             (Some(To::Gguf), _) | (None, Some("gguf")) => Ok(Format::Gguf),
-            (Some(To::Safetensors), Some("safetensors")) | (None, Some("safetensors")) => {
-                Ok(Format::Safetensors)
-            }
-            (Some(To::Safetensors), _) => Err(Failure::Usage(
-                "safetensors files are found by their extension: -o FOLDER/model.safetensors".into(),
-            )),
+            (Some(To::Safetensors), _) | (None, Some("safetensors")) => Ok(Format::Safetensors),
             (None, _) => Err(Failure::Usage(format!(
                 "{}: unknown format: use a name that ends in .gguf or .safetensors, or give --to",
                 self.output.display()

@@ -78,7 +78,6 @@ fn a_folder_becomes_gguf_or_another_folder() {
     let home = Home::new();
     let said = home.run(&["convert", &folder("llama"), "-o", "llama.gguf", "--weights", "int8"]).ok();
     assert!(said.contains("llama.gguf"), "{said}");
-    fs::create_dir(home.path("packed")).unwrap();
     home.run(&["convert", &folder("lfm2"), "-o", "packed/model.safetensors"]).ok();
     let about = home.run(&["inspect", "packed"]).ok();
     assert!(about.contains("lfm2"), "{about}");
@@ -88,8 +87,7 @@ fn a_folder_becomes_gguf_or_another_folder() {
 fn a_file_becomes_a_folder_that_runs() {
     let home = Home::new();
     source(&home);
-    fs::create_dir(home.path("folder")).unwrap();
-    home.run(&["convert", "f16.gguf", "-o", "folder/model.safetensors", "--weights", "f16"]).ok();
+    home.run(&["convert", "f16.gguf", "-o", "folder", "--to", "safetensors", "--weights", "f16"]).ok();
     assert!(home.path("folder/config.json").exists());
     let reply = |model: &str| {
         home.run(&["run", "-m", model, "--json", "--greedy", "-n", "8", "It was the best"]).json()

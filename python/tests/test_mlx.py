@@ -14,6 +14,7 @@ import numpy as np  # noqa: E402
 from mlx_lm.generate import BatchGenerator, generate_step, speculative_generate_step  # noqa: E402
 from mlx_lm.models import cache as mlx_cache  # noqa: E402
 from mlx_lm.models import gemma3_text, llama  # noqa: E402
+from pages import block  # noqa: E402
 
 from kvant.mlx import KvantCache, from_prompt_cache, make_prompt_cache  # noqa: E402
 
@@ -53,6 +54,12 @@ def test_exact_tokens_are_those_of_mlx(kind):
     assert answer(network, cache) == expected
     assert all(isinstance(layer, KvantCache) for layer in cache)
     assert [layer.window for layer in cache] == ([None, None] if kind == "llama" else [WINDOW, WINDOW, None])
+
+
+def test_the_page_shows_what_runs(folder):
+    shown = {"name": str(folder), "prompt": "The sky is"}
+    exec(block("docs/python-hf.md", "make_prompt_cache"), shown)
+    assert isinstance(shown["text"], str)
 
 
 def test_int4_differs_a_little():

@@ -51,7 +51,7 @@ pub unsafe extern "C" fn kvant_matrix_new(
         let (layout, dtype) = KvantWeights::formats(format)?;
         let refused = || {
             Failure::argument(format!(
-                "{rows} rows of {columns} weights are no matrix: columns are a multiple of 32, and neither is 0"
+                "{rows} rows of {columns} weights are not a matrix: columns must be a multiple of 32, and neither may be 0"
             ))
         };
         let row_bytes = dtype.row_bytes(columns).filter(|_| rows > 0 && columns > 0).ok_or_else(refused)?;

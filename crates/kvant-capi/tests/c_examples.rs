@@ -163,6 +163,38 @@ fn a_cpp_program_steps_forks_saves_resumes_and_is_stopped() {
     });
 }
 
+/// What the fragments of the manual take for granted: variables of the program around them. Tokens are those of a text, or counts.
+fn surroundings(fragment: &str) -> String {
+    let tokens = if fragment.contains("kvant_engine_embed") { "uint32_t" } else { "size_t" };
+    format!(
+        "#include <kvant.h>\n#include <stdio.h>\n#include <stdlib.h>\n\
+         void fragment(kvant_engine *engine, const {tokens} *tokens, size_t count, kvant_cache *cache, kvant_pass *pass,\n\
+         kvant_sequence *sequence, const kvant_sequence *const *sequences, size_t query_heads, const kvant_rows *keys,\n\
+         const kvant_rows *values, const kvant_rows *queries, const kvant_output *outputs)\n{{\n{{\n"
+    )
+}
+
+#[test]
+fn the_fragments_of_the_manual_compile() {
+    let folder = tempfile::tempdir().unwrap();
+    let manual = std::fs::read_to_string(root().join("docs/c.md")).unwrap();
+    let fragments: Vec<&str> =
+        manual.split("```c\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+    assert_eq!(fragments.len(), 4);
+    for fragment in fragments {
+        let source = folder.path().join("fragment.c");
+        std::fs::write(&source, format!("{}{fragment}\n}}\n}}\n", surroundings(fragment))).unwrap();
+        for compiler in compilers() {
+            let mut command = Command::new(&compiler);
+            // A fragment uses what it needs.
+            command.args(["-fsyntax-only", "-std=c11", "-Iinclude"]).args(STRICT);
+            command.args(["-Wno-unused-parameter", "-Wno-unused-variable", "-Wno-unused-but-set-variable"]);
+            let output = command.arg(&source).current_dir(root()).output().unwrap();
+            assert!(output.status.success(), "{fragment}\n{}", String::from_utf8_lossy(&output.stderr));
+        }
+    }
+}
+
 #[test]
 fn a_program_that_cannot_open_its_model_says_why() {
     let folder = tempfile::tempdir().unwrap();

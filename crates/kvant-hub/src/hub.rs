@@ -7,6 +7,7 @@ use crate::name::{KNOWN, ModelName};
 use crate::options::{Options, Report};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// A model that is complete in the cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,6 +112,16 @@ impl Hub {
     /// If the hub cannot be reached or does not have it; without the feature `fetch`, always.
     pub fn describe(&self, name: &ModelName) -> Result<PathBuf> {
         self.fetch_description(name)
+    }
+
+    /// Whether the hub answers within this time; without the feature `fetch`, it does not.
+    pub fn is_reachable(&self, within: Duration) -> bool {
+        self.answers(within)
+    }
+
+    #[cfg(not(feature = "fetch"))]
+    fn answers(&self, _: Duration) -> bool {
+        false
     }
 
     #[cfg(not(feature = "fetch"))]

@@ -171,12 +171,18 @@ fn a_long_prompt_says_how_far_it_is_read() {
 #[test]
 fn the_first_conversation_offers_a_better_model_once() {
     let home = Home::new();
-    // There is no hub here, and no Python that would fetch a package.
+    // A hub that has neither model, and no Python that would fetch a package.
+    let address = crate::hub::hub(Vec::new());
     let chat = || {
         let mut chat = home.command(&["chat"]);
-        chat.env("PATH", "");
+        chat.env("PATH", "").env("HF_ENDPOINT", &address);
         chat
     };
+    // Where nothing can be fetched there is nothing to ask, and the question comes later.
+    let mut offline = home.command(&["chat"]);
+    offline.env("PATH", "");
+    let (_, shown) = Terminal::start(offline).end();
+    assert!(!shown.contains("often wrong"), "{shown}");
     let mut terminal = Terminal::start(chat());
     terminal.expect("is small and often wrong");
     terminal.expect("fetch qwen3:");
@@ -186,6 +192,48 @@ fn the_first_conversation_offers_a_better_model_once() {
     assert!(shown.contains("smollm2-135m"), "{shown}");
     let (_, again) = Terminal::start(chat()).end();
     assert!(!again.contains("often wrong"), "{again}");
+}
+
+/// The default model, as far as its name goes: a tiny one lies where it would be.
+fn with_default_model(home: &Home) {
+    let known = &kvant_hub::KNOWN[0];
+    let folder = home.path("cache/models").join(known.repo.replace('/', "--"));
+    std::fs::create_dir_all(&folder).unwrap();
+    let model = crate::tiny::model_bytes(true);
+    std::fs::write(folder.join(known.file), &model).unwrap();
+    let (repo, file, size) = (known.repo, known.file, model.len());
+    let list = format!(
+        r#"{{"version": 1, "repo": "{repo}", "files": {{"{file}": {{"size": {size}, "sha256": "", "origin": ""}}}}}}"#
+    );
+    std::fs::write(folder.join("kvant.json"), list).unwrap();
+}
+
+#[test]
+fn a_tip_follows_the_first_answer_of_the_default_model_alone() {
+    let home = Home::new();
+    with_default_model(&home);
+    let mut terminal = Terminal::start(home.command(&["chat", "--greedy", "-n", "4"]));
+    terminal.expect("> ");
+    for _ in 0..2 {
+        terminal.send("hello\r");
+        terminal.expect("· context");
+        terminal.expect("> ");
+    }
+    terminal.send(CTRL_D);
+    let (status, shown) = terminal.end();
+    assert_eq!(status.code(), Some(0), "{shown}");
+    assert_eq!(shown.matches("tip: this model is small").count(), 1, "{shown}");
+    assert!(shown.contains("`kvant fit` lists better ones"), "{shown}");
+    // Who names a model has chosen it.
+    let model = home.model();
+    let mut terminal = Terminal::start(home.command(&["chat", &model, "--greedy", "-n", "4"]));
+    terminal.expect("> ");
+    terminal.send("hello\r");
+    terminal.expect("· context");
+    terminal.expect("> ");
+    terminal.send(CTRL_D);
+    let (_, shown) = terminal.end();
+    assert!(!shown.contains("tip: "), "{shown}");
 }
 
 #[test]

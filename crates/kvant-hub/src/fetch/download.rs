@@ -156,7 +156,7 @@ fn fill(
                     if kept == 0 {
                         return Err(error);
                     }
-                    let message = format!("{error}; {kept} bytes of {label} are kept, pull again to go on");
+                    let message = format!("{error}; {kept} bytes of {label} are kept; pull again to resume");
                     return Err(HubError::new(error.kind(), message));
                 }
                 let next = if kept == 0 { "trying again".into() } else { format!("going on at byte {kept}") };

@@ -16,6 +16,7 @@ use serde::Deserialize;
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Bytes of a GGUF file that hold its header, with the largest vocabularies there are.
 const DESCRIPTION_BYTES: u64 = 32 << 20;
@@ -98,6 +99,13 @@ impl Hub {
         }
         self.record(folder, name.repo(), entries)?;
         Ok(folder.join(choice.open))
+    }
+
+    /// Whether anything comes back from the hub's address, whatever it says.
+    pub(crate) fn answers(&self, within: Duration) -> bool {
+        let mut options = self.options.clone();
+        (options.timeout.connect, options.timeout.silence) = (within, within);
+        Http::new(&options).is_ok_and(|http| http.get(&options.endpoint, 0).is_ok())
     }
 
     /// Fetches what describes a model and nothing more: the beginning of its GGUF file, or its `config.json`.

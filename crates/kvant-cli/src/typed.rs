@@ -4,7 +4,7 @@
 use std::ffi::{OsStr, OsString};
 
 /// What is typed, and what it is called here.
-const SPELLINGS: [(&str, &str); 15] = [
+const SPELLINGS: [(&str, &str); 17] = [
     ("-ngl", "--n-gpu-layers"),
     ("-ctk", "--cache-type-k"),
     ("-ctv", "--cache-type-v"),
@@ -20,6 +20,8 @@ const SPELLINGS: [(&str, &str); 15] = [
     ("-ncmoe", "--n-cpu-moe"),
     ("-mg", "--main-gpu"),
     ("-st", "--single-turn"),
+    ("-md", "--speculate"),
+    ("--model-draft", "--speculate"),
 ];
 /// What may follow `-fa`; anything else is not its value.
 const SWITCHES: [&str; 5] = ["on", "off", "auto", "1", "0"];
@@ -44,6 +46,13 @@ pub fn rewritten(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
                 whole.push(value.unwrap_or_else(|| "on".into()));
                 written.push(whole);
             }
+            // llama.cpp's number of drafted tokens; a file is a draft model.
+            draft if draft == "--draft" => {
+                let is_number =
+                    |next: &OsString| next.to_str().is_some_and(|text| text.parse::<u32>().is_ok());
+                let flag = if arguments.peek().is_some_and(is_number) { "--draft-max" } else { "--draft" };
+                written.push(flag.into());
+            }
             other => written.push(other.to_owned()),
         }
     }
@@ -65,6 +74,9 @@ mod tests {
         assert_eq!(of("kvant run -ngl 99 -m x"), "kvant run --n-gpu-layers 99 -m x");
         assert_eq!(of("kvant run -ctk q8_0 -ctv q4_0"), "kvant run --cache-type-k q8_0 --cache-type-v q4_0");
         assert_eq!(of("kvant run -fa on -sys hi"), "kvant run --flash-attn=on --system hi");
+        assert_eq!(of("kvant run --draft 16 hi"), "kvant run --draft-max 16 hi");
+        assert_eq!(of("kvant run --draft small.gguf"), "kvant run --draft small.gguf");
+        assert_eq!(of("kvant run -md small.gguf"), "kvant run --speculate small.gguf");
         assert_eq!(of("kvant run -fa why"), "kvant run --flash-attn=on why");
         assert_eq!(of("kvant run --flash-attn off"), "kvant run --flash-attn=off");
         assert_eq!(of("kvant run -- -ngl"), "kvant run -- -ngl");

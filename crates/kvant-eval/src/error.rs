@@ -104,7 +104,7 @@ pub enum EvalError {
     #[error("a question or one of its answers is empty: there is nothing to predict")]
     EmptyQuestion,
     /// A file of questions with something else in it.
-    #[error("line {line} is no question: {reason}; `kvant eval --help` tells what a line looks like")]
+    #[error("line {line} is not a question: {reason}; `kvant eval --help` shows what a line looks like")]
     NoQuestion {
         /// The line, from 1.
         line: usize,

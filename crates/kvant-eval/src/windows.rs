@@ -48,7 +48,7 @@ impl FromStr for Score {
         [Self::SecondHalf, Self::All]
             .into_iter()
             .find(|score| score.to_string() == name)
-            .ok_or_else(|| format!("{name:?} is no way to score; there are second-half and all"))
+            .ok_or_else(|| format!("{name:?} is not a way to score; use second-half or all"))
     }
 }
 

@@ -30,7 +30,7 @@ fn the_plan_beside_a_model_is_used_and_said() {
         assert_eq!(run.code, Some(0), "{run:?}");
     }
     let doctor = home.run(&["doctor", "-m", &model]).ok();
-    assert!(doctor.contains("model.kvplan says (it lies beside the model; made from 1024"), "{doctor}");
+    assert!(doctor.contains("model.kvplan beside the model (made from 1024"), "{doctor}");
     let doctor = home.run(&["doctor", "-m", &model, "--kv", "int4"]).ok();
     assert!(doctor.contains("int4, asked for"), "{doctor}");
 
@@ -170,7 +170,7 @@ fn bits_go_where_they_gain_most() {
     let unreachable = home.run(&["tune", &model, "--text", "text.txt", "--tokens", "193", "--kl", "1e-6"]);
     assert!(!unreachable.err.contains("takes about"), "{unreachable:?}");
     unreachable.fails(1, &["no policy is expected to reach"]);
-    for goal in [["--kl", "0"], ["--kl", "nan"], ["--bits", "0.1"], ["--bits", "99"]] {
+    for goal in [["--kl", "0"], ["--kl", "nan"], ["--bits", "0.1"], ["--bits", "99"], ["--bits", "nan"]] {
         spend(&goal).fails(2, &[goal[0], "from"]);
     }
     spend(&["--kl", "0.1", "--ram", "1G"]).fails(2, &["--ram"]);

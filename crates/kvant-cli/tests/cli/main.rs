@@ -18,6 +18,7 @@ mod hub;
 mod kv_dir;
 #[path = "../../../kvant-model/tests/support/lora.rs"]
 mod lora;
+mod messages;
 mod named;
 #[cfg(unix)]
 mod pty;

@@ -275,6 +275,7 @@ fn flags_of_other_programs_are_obeyed_or_ignored_in_one_line() {
         "-ncmoe 4",
         "-ot exps=CPU",
         "--draft-max 8",
+        "--draft 8",
         "--control-vector a.gguf",
         "--keepalive 5m",
     ];
@@ -478,6 +479,36 @@ fn weights_can_be_packed_and_pinned() {
 }
 
 #[test]
+fn types_without_kernels_are_named_as_slow() {
+    let home = Home::new();
+    let shape =
+        "--layers 1 --hidden 256 --heads 4 --kv-heads 2 --head-dim 64 --ffn 256 --vocab 300 --ctx 256";
+    let shape: Vec<&str> = shape.split(' ').collect();
+    home.run(&[&["synth", "f16.gguf", "--weights", "f16"], &shape[..]].concat()).ok();
+    let run = |model: &str| home.run(&["run", "-m", model, "--raw", "--greedy", "-n", "2", "It was"]);
+    assert!(!run("f16.gguf").err.contains("slow"), "f16 has kernels");
+    let mut file = std::fs::read(home.path("f16.gguf")).unwrap();
+    as_iq2_xs(&mut file, "blk.0.ffn_down.weight");
+    home.write("iq2.gguf", &file);
+    let told = run("iq2.gguf");
+    for words in ["weights in IQ2_XS have no kernels on the CPU", "slow", "kvant convert"] {
+        assert!(told.err.contains(words), "{words}: {told:?}");
+    }
+    told.ok();
+}
+
+/// Takes a matrix of half floats for one in IQ2_XS, which fits into its place. Half floats are scales there, so its numbers are finite.
+fn as_iq2_xs(file: &mut [u8], tensor: &str) {
+    const F16: u32 = 1;
+    const IQ2_XS: u32 = 17;
+    let at = file.windows(tensor.len()).position(|bytes| bytes == tensor.as_bytes()).unwrap() + tensor.len();
+    // The number of extents, two extents, and the type.
+    let kind = at + 4 + 2 * 8;
+    assert_eq!(file[kind..kind + 4], F16.to_le_bytes());
+    file[kind..kind + 4].copy_from_slice(&IQ2_XS.to_le_bytes());
+}
+
+#[test]
 fn a_reader_that_leaves_early_is_no_error() {
     let home = Home::new();
     let model = home.model();
@@ -538,7 +569,7 @@ fn lora_adapters_are_applied_weighed_and_kept_with_sessions() {
     run(&[&["--lora", half.as_str()], &saved[..]].concat()).ok();
     run(&saved).fails(1, &["talk.kvant", "read with LoRA style1:0.5"]);
     run(&["--lora", "none.gguf"]).fails(1, &["none.gguf", "cannot open the adapter"]);
-    run(&["--lora", &model]).fails(1, &["model.gguf", "is no adapter"]);
+    run(&["--lora", &model]).fails(1, &["model.gguf", "is not a LoRA adapter"]);
     run(&["--lora", ":1"]).fails(2, &["FILE:SCALE"]);
     run(&["--lora-scaled", &style, "much"]).fails(2, &["SCALE is not a number"]);
     // A name is for requests: here it says nothing.

@@ -138,7 +138,7 @@ impl fmt::Display for OpenNote {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Cache { policy, reason } => write!(f, "keys and values are kept in {policy}: {reason}"),
-            Self::Plan { plan, reason } => write!(f, "KV cache: {}, {reason}", plan_name(plan)),
+            Self::Plan { reason, .. } => write!(f, "KV cache: {reason}"),
             Self::OnCpu { device, reason } => write!(f, "the model runs on the CPU, not on {device}: {reason}"),
             Self::SlowWeights { types } => write!(
                 f,

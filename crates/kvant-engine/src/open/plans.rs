@@ -85,7 +85,7 @@ impl<'c> Plans<'c> {
         let family = FamilyDefault::of(description);
         let beside = plan_path(self.checkpoint);
         match asked {
-            Some(KvChoice::Plan(path)) => Ok(by_plan(&open_plan(path, self.checkpoint)?, path, "asked for")),
+            Some(KvChoice::Plan(path)) => Ok(by_plan(&open_plan(path, self.checkpoint)?, path, "as asked")),
             Some(KvChoice::Policy(policy)) => {
                 let reason = format!("asked for; the family's own is {}", family.kv);
                 let plan = if policy.needs_plan() { self.beside()? } else { None };
@@ -99,7 +99,7 @@ impl<'c> Plans<'c> {
                 })
             }
             Some(KvChoice::Auto) | None => Ok(match self.beside()? {
-                Some(plan) => by_plan(plan, &beside, "it lies beside the model"),
+                Some(plan) => by_plan(plan, &beside, "beside the model"),
                 None => ChosenPolicy {
                     policy: family.policy(),
                     reason: format!(
@@ -125,7 +125,7 @@ impl<'c> Plans<'c> {
 fn by_plan(plan: &Arc<Plan>, path: &Path, why: &str) -> ChosenPolicy {
     ChosenPolicy {
         policy: plan.with(plan.policy()),
-        reason: format!("as {} says ({why}; made {})", path.display(), plan.made()),
+        reason: format!("plan {} {why} (made {})", path.display(), plan.made()),
         plan: Some(path.to_path_buf()),
     }
 }

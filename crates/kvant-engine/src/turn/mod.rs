@@ -118,7 +118,7 @@ pub enum TurnError {
     CannotCombine,
     /// A format or a call is a whole reply.
     #[error(
-        "a format or a required call cannot go on with the last message, which is the assistant's: leave that message out, or set continue_final_message to false for a new answer after it"
+        "a format or a required call cannot continue the last message, which is the assistant's: leave that message out, or set continue_final_message to false for a new answer after it"
     )]
     CannotContinue,
 }

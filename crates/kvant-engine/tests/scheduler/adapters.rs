@@ -123,5 +123,5 @@ fn adapters_that_cannot_be_opened_are_named() {
     };
     let missing = open("none.gguf");
     assert!(missing.contains("none.gguf") && missing.contains("cannot open the adapter"), "{missing}");
-    assert!(open("model.gguf").contains("is no adapter"));
+    assert!(open("model.gguf").contains("is not a LoRA adapter"));
 }

@@ -40,7 +40,7 @@ pub fn check(file: &mut File, kind: Kind, digest: &Digest, body: u64) -> Result<
     let mut found = vec![0; HEADER_BYTES as usize];
     file.read_exact(&mut found).map_err(unreadable)?;
     if found[..8] != *MAGIC {
-        return Err("is no file of kvant's measurements".to_owned());
+        return Err("is not a file of kvant's measurements".to_owned());
     }
     if found[8..12] != VERSION.to_le_bytes() {
         return Err("has another version".to_owned());

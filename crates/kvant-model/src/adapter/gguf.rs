@@ -13,7 +13,7 @@ pub(super) fn pairs(path: &Path, architecture: &str) -> Result<Vec<Pair>> {
         Some("adapter") => {}
         found => {
             return Err(LoadError::mismatch(format!(
-                "is no adapter: general.type is {:?}, and adapters have \"adapter\"",
+                "is not a LoRA adapter: general.type is {:?}, not \"adapter\"",
                 found.unwrap_or("missing")
             )));
         }

@@ -22,7 +22,7 @@ const BEYOND: [(&str, &str); 9] = [
     ("modules_to_save", "whole layers of its own (modules_to_save)"),
     ("alpha_pattern", "an alpha for each layer (alpha_pattern)"),
     ("layer_replication", "replicated layers (layer_replication)"),
-    ("target_parameters", "parameters that are no layers (target_parameters)"),
+    ("target_parameters", "parameters that are not layers (target_parameters)"),
     ("trainable_token_indices", "tokens of its own (trainable_token_indices)"),
     ("alora_invocation_tokens", "activation in the middle of a text (aLoRA)"),
 ];

@@ -67,7 +67,7 @@ fn kinds(config: &ModelConfig<'_>) -> Result<Vec<Kind>> {
     const TYPES: Key = Key("layers_block_type", "");
     let unknown = |key: &str, found: &str| {
         Err(LoadError::unsupported(format!(
-            "config.json: key {key:?}: {found:?} is no kind of layer kvant knows"
+            "config.json: key {key:?}: kvant does not know layers of the kind {found:?}"
         )))
     };
     if let Some(words) = config.all_texts(TYPES)? {

@@ -188,7 +188,7 @@ impl<'a> ModelConfig<'a> {
             return if self.is_gguf() || self.is_outline { Ok(of_gguf) } else { Err(self.missing(key)) };
         };
         Activation::from_name(&name).ok_or_else(|| {
-            LoadError::unsupported(format!("{}: {name:?} is no activation kvant knows", self.name(key)))
+            LoadError::unsupported(format!("{}: kvant does not know the activation {name:?}", self.name(key)))
         })
     }
 

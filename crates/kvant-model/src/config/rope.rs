@@ -78,7 +78,7 @@ impl RopeKeys {
             return Err(LoadError::mismatch("a scaled base needs at least 4 rotated channels"));
         }
         if theta <= 1.0 {
-            return Err(config.refused(self.theta, format!("{theta} is no base for frequencies")));
+            return Err(config.refused(self.theta, format!("{theta} is not a base for frequencies")));
         }
         let lists = match &scaling {
             RopeScaling::LongRope { short, long, .. } => vec![short, long],
@@ -206,7 +206,7 @@ fn config_scaling(config: &ModelConfig<'_>, table: &ModelConfig<'_>) -> Result<R
         }
         other => {
             return Err(LoadError::unsupported(format!(
-                "config.json: {other:?} is no rotary scaling kvant knows (linear, dynamic, llama3, yarn, \
+                "config.json: kvant does not know the rotary scaling {other:?} (it knows linear, dynamic, llama3, yarn, \
                  longrope)"
             )));
         }
@@ -305,7 +305,7 @@ fn gguf_scaling(
         }
         other => {
             return Err(LoadError::unsupported(format!(
-                "key \"rope.scaling.type\": {other:?} is no rotary scaling kvant knows (none, linear, yarn)"
+                "key \"rope.scaling.type\": kvant does not know the rotary scaling {other:?} (it knows none, linear and yarn)"
             )));
         }
     })

@@ -296,7 +296,7 @@ mod tests {
         let llama3 = json!({"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
             "high_freq_factor": 4.0, "original_max_position_embeddings": 512}});
         for (own, other, words) in [
-            (json!({}), RopeOverride { base: Some(1.0), ..none }, "is no base"),
+            (json!({}), RopeOverride { base: Some(1.0), ..none }, "is not a base"),
             (json!({}), RopeOverride { base: Some(f64::NAN), ..none }, "cannot be"),
             (json!({}), RopeOverride { beta_fast: Some(4.0), ..none }, "add --rope-scaling yarn"),
             (

@@ -220,7 +220,7 @@ impl Run {
             if reply.finish == Finish::ContextFull {
                 let size = session.context();
                 eprintln!(
-                    "note: the context of {size} tokens is full; --ctx sets a larger one, --window goes on without end"
+                    "note: the context of {size} tokens is full; --ctx sets a larger one, --window streams without end"
                 );
             }
             if !self.quiet {

@@ -54,7 +54,7 @@
 //!
 //! The instruction sets under the kernels are in the crate `kvant-simd`.
 //!
-//! The best instruction set of the machine is chosen once; `KVANT_SIMD=scalar|avx2|avx512|neon` forces one. Every tier
+//! The best instruction set of the machine is chosen once; `KVANT_SIMD=scalar|avx2|avx512vnni|avx512|neon-base|neon` forces one. Every tier
 //! writes the same bytes, and reads those of any other.
 //!
 //! # Panics and bad input

@@ -1,11 +1,113 @@
-//! AVX-512 with VNNI and VBMI: one register per logical vector.
+//! AVX-512 with VNNI, with VBMI and without: one register per logical vector.
+//!
+//! VBMI looks bytes up in tables of any register. Processors without it (Cascade Lake, Cooper Lake) shuffle within 128 bits, which
+//! takes two instructions more where codes have five bits. Everything else is shared: both tiers give the same bits.
 
-use super::{LANES, Simd, Work};
+use super::{LANES, MatrixUnit, Simd, Vectors, Work};
 use std::arch::x86_64::*;
+use std::marker::PhantomData;
+
+/// AVX-512 that looks bytes up by `L`.
+#[derive(Clone, Copy)]
+pub struct Avx512By<L>(PhantomData<L>);
 
 /// Ice Lake, Sapphire Rapids, Zen 4 and later.
+pub type Avx512 = Avx512By<Vbmi>;
+
+/// Cascade Lake and Cooper Lake.
+pub type Avx512Vnni = Avx512By<Shuffles>;
+
+/// VBMI: tables of 64 bytes.
 #[derive(Clone, Copy)]
-pub struct Avx512;
+pub struct Vbmi;
+
+/// AVX-512 BW: tables of 16 bytes.
+#[derive(Clone, Copy)]
+pub struct Shuffles;
+
+/// How bytes are looked up, and the functions that do it.
+#[expect(clippy::missing_safety_doc, reason = "the contract of `Simd`")]
+pub trait Lookups: Copy + 'static {
+    /// The unit for whole blocks of dot products.
+    type Matrix: MatrixUnit<Avx512By<Self>>;
+    /// [`Simd::call`].
+    unsafe fn call<W: Work<Avx512By<Self>>>(work: W) -> W::Output;
+    /// [`Simd::lookup`].
+    unsafe fn lookup<const BITS: u32>(t: __m512i, codes: __m512i) -> __m512i;
+    /// [`Simd::lookup_pair`].
+    unsafe fn lookup_pair(t: __m512i, w: __m512i) -> __m512i;
+}
+
+impl Lookups for Vbmi {
+    type Matrix = crate::Tiles;
+
+    unsafe fn call<W: Work<Avx512>>(work: W) -> W::Output {
+        /// # Safety
+        /// The CPU has the features.
+        #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi")]
+        #[inline(never)]
+        unsafe fn with_features<W: Work<Avx512>>(work: W) -> W::Output {
+            // SAFETY: the caller's contract.
+            unsafe { work.run() }
+        }
+        // SAFETY: the contract of `Simd`: the CPU has these features.
+        unsafe { with_features(work) }
+    }
+
+    tier_methods! {
+        fn lookup<const BITS: u32>(t: __m512i, codes: __m512i) -> __m512i { _mm512_permutexvar_epi8(codes, t) }
+        fn lookup_pair(t: __m512i, w: __m512i) -> __m512i {
+            // With sixteen entries four times over, the upper bits of an index have no say and need no mask.
+            let (low, high) = halves(t);
+            _mm512_add_epi8(_mm512_permutexvar_epi8(w, low), _mm512_permutexvar_epi8(_mm512_srli_epi16::<4>(w), high))
+        }
+    }
+}
+
+impl Lookups for Shuffles {
+    type Matrix = Vectors;
+
+    unsafe fn call<W: Work<Avx512Vnni>>(work: W) -> W::Output {
+        /// # Safety
+        /// The CPU has the features.
+        #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+        #[inline(never)]
+        unsafe fn with_features<W: Work<Avx512Vnni>>(work: W) -> W::Output {
+            // SAFETY: the caller's contract.
+            unsafe { work.run() }
+        }
+        // SAFETY: the contract of `Simd`: the CPU has these features.
+        unsafe { with_features(work) }
+    }
+
+    tier_methods! {
+        fn lookup<const BITS: u32>(t: __m512i, codes: __m512i) -> __m512i {
+            let (low, high) = halves(t);
+            let found = _mm512_shuffle_epi8(low, codes);
+            if BITS <= 4 {
+                return found;
+            }
+            let upper = _mm512_test_epi8_mask(codes, _mm512_set1_epi8(16));
+            _mm512_mask_shuffle_epi8(found, upper, high, codes)
+        }
+        fn lookup_pair(t: __m512i, w: __m512i) -> __m512i {
+            let ((low, high), mask) = (halves(t), _mm512_set1_epi8(15));
+            let first = _mm512_shuffle_epi8(low, _mm512_and_si512(w, mask));
+            let second = _mm512_shuffle_epi8(high, _mm512_and_si512(_mm512_srli_epi16::<4>(w), mask));
+            _mm512_add_epi8(first, second)
+        }
+    }
+}
+
+/// Both halves of a table of 32 bytes, each four times over.
+///
+/// # Safety
+/// The CPU has AVX-512.
+#[inline(always)]
+unsafe fn halves(t: __m512i) -> (__m512i, __m512i) {
+    // SAFETY: the caller's contract.
+    unsafe { (_mm512_shuffle_i32x4::<0x00>(t, t), _mm512_shuffle_i32x4::<0x55>(t, t)) }
+}
 
 /// Four horizontal reductions for the price of two: halves and quarters are folded pairwise, so that each quarter of one
 /// register ends up with one vector's four partial results, and a 4×4 transpose finishes all four.
@@ -25,34 +127,26 @@ macro_rules! reduce4 {
     }};
 }
 
-impl Simd for Avx512 {
+impl<L: Lookups> Simd for Avx512By<L> {
     type F = __m512;
     type I = __m512i;
     type B = __m512i;
     type Quad = __m512i;
     type Table = __m512i;
-    type Matrix = crate::Tiles;
+    type Matrix = L::Matrix;
 
     const BYTE_CENTRE: i32 = 128;
     const HEADS: usize = 4;
     const TILES: usize = 4;
     const REGISTERS: usize = 32;
 
+    #[inline(always)]
     unsafe fn call<W: Work<Self>>(work: W) -> W::Output {
-        /// # Safety
-        /// The CPU has the features.
-        #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi")]
-        #[inline(never)]
-        unsafe fn with_features<W: Work<Avx512>>(work: W) -> W::Output {
-            // SAFETY: the caller's contract.
-            unsafe { work.run() }
-        }
-        // SAFETY: the contract of `Simd`: the CPU has these features.
-        unsafe { with_features(work) }
+        // SAFETY: the contract of `Simd`.
+        unsafe { L::call(work) }
     }
 
     tier_methods! {
-
         fn splat(x: f32) -> __m512 { _mm512_set1_ps(x) }
         fn load(p: *const f32) -> __m512 { _mm512_loadu_ps(p) }
         fn store(p: *mut f32, x: __m512) { _mm512_storeu_ps(p, x) }
@@ -214,7 +308,7 @@ impl Simd for Avx512 {
             let offset = _mm256_xor_si256(signed, _mm256_set1_epi8(-128));
             _mm512_broadcast_i64x4(offset)
         }
-        fn lookup<const BITS: u32>(t: __m512i, codes: __m512i) -> __m512i { _mm512_permutexvar_epi8(codes, t) }
+        fn lookup<const BITS: u32>(t: __m512i, codes: __m512i) -> __m512i { L::lookup::<BITS>(t, codes) }
         fn funnel(a: __m512i, b: __m512i, shift: u32) -> __m512i {
             // Counts are constants where this is inlined, and then immediates.
             let high = _mm512_sll_epi16(a, _mm_cvtsi32_si128(shift as i32));
@@ -222,11 +316,7 @@ impl Simd for Avx512 {
             // The mask chooses: low where it is set, else high.
             _mm512_ternarylogic_epi32::<0xCA>(_mm512_set1_epi8(((1u32 << shift) - 1) as i8), low, high)
         }
-        fn lookup_pair(t: __m512i, w: __m512i) -> __m512i {
-            // With sixteen entries four times over, the upper bits of an index have no say and need no mask.
-            let (low, high) = (_mm512_shuffle_i32x4::<0x00>(t, t), _mm512_shuffle_i32x4::<0x55>(t, t));
-            _mm512_add_epi8(_mm512_permutexvar_epi8(w, low), _mm512_permutexvar_epi8(_mm512_srli_epi16::<4>(w), high))
-        }
+        fn lookup_pair(t: __m512i, w: __m512i) -> __m512i { L::lookup_pair(t, w) }
         fn next_lane(x: __m512i, first: u8) -> __m512i { _mm512_alignr_epi32::<15>(x, _mm512_set1_epi8(first as i8)) }
         fn next_byte(x: __m512i, first: u8) -> __m512i { _mm512_or_si512(_mm512_slli_epi32::<8>(x), _mm512_set1_epi32(i32::from(first))) }
         fn quad(p: *const i8) -> __m512i { _mm512_set1_epi32(p.cast::<i32>().read_unaligned()) }

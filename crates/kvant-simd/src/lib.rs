@@ -1,4 +1,4 @@
-//! One tiny vector vocabulary, four instruction sets.
+//! One tiny vector vocabulary, a file for each instruction set.
 //!
 //! Every kernel of kvant (codecs, weights, attention) is written once, generic over [`Simd`], and compiled once per tier inside a
 //! function that enables the tier's target features. The vocabulary is deliberately *logical*: whatever the
@@ -55,6 +55,11 @@ macro_rules! with_tier {
                 $body
             }
             #[cfg(target_arch = "x86_64")]
+            $crate::Tier::Avx512Vnni if tier.is_available() => {
+                type $S = $crate::Avx512Vnni;
+                $body
+            }
+            #[cfg(target_arch = "x86_64")]
             $crate::Tier::Avx2 if tier.is_available() => {
                 type $S = $crate::Avx2;
                 $body
@@ -62,6 +67,11 @@ macro_rules! with_tier {
             #[cfg(target_arch = "aarch64")]
             $crate::Tier::Neon if tier.is_available() => {
                 type $S = $crate::Neon;
+                $body
+            }
+            #[cfg(target_arch = "aarch64")]
+            $crate::Tier::NeonBase if tier.is_available() => {
+                type $S = $crate::NeonBase;
                 $body
             }
             _ => {
@@ -76,6 +86,8 @@ mod amx;
 mod math;
 mod matrix;
 mod scalar;
+#[cfg(test)]
+mod tests;
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -89,7 +101,7 @@ pub use amx::{AMX_VARIABLE, Amx};
 #[cfg(target_arch = "x86_64")]
 pub use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
-pub use avx512::Avx512;
+pub use avx512::{Avx512, Avx512By, Avx512Vnni, Lookups, Shuffles, Vbmi};
 pub use math::{exp, sigmoid};
 #[cfg(target_arch = "aarch64")]
 pub use matrix::I8mm;
@@ -97,7 +109,7 @@ pub use matrix::{Block, MatrixUnit, OCTET, ROWS, Vectors};
 #[cfg(target_arch = "x86_64")]
 pub use matrix::{TileShapes, Tiles};
 #[cfg(target_arch = "aarch64")]
-pub use neon::Neon;
+pub use neon::{ByteProducts, DotProduct, Neon, NeonBase, NeonBy, WideningProduct};
 pub use scalar::Scalar;
 pub use tier::{TIER_VARIABLE, Tier, TierError};
 
@@ -283,126 +295,4 @@ pub trait Simd: Copy + 'static {
     unsafe fn dot(acc: Self::I, codes: Self::B, q: Self::Quad) -> Self::I;
     /// The same for bytes of the full range, as made by [`Simd::bytes`] and [`Simd::lookup`].
     unsafe fn dot_full(acc: Self::I, codes: Self::B, q: Self::Quad) -> Self::I;
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::marker::PhantomData;
-
-    struct Transposed<S>([[u8; 64]; 4], PhantomData<S>);
-
-    impl<S: Simd> Work<S> for Transposed<S> {
-        type Output = [[i8; 64]; 4];
-
-        unsafe fn run(self) -> [[i8; 64]; 4] {
-            let mut out = [[0; 64]; 4];
-            // SAFETY: the caller has asked for the tier; vectors are 64 bytes.
-            unsafe {
-                let turned = S::transpose_bytes(self.0.map(|x| S::bload(x.as_ptr())));
-                for (out, turned) in out.iter_mut().zip(turned) {
-                    S::bstore(out.as_mut_ptr(), turned);
-                }
-            }
-            out
-        }
-    }
-
-    #[test]
-    fn bytes_go_into_lanes_on_every_tier() {
-        // Row r, column c has the byte 16·r + c: lane r of vector c / 4 holds four columns.
-        let rows = std::array::from_fn(|i| std::array::from_fn(|n| (16 * (n / 4) + 4 * i + n % 4) as u8));
-        for tier in Tier::available() {
-            // SAFETY: the tier is available.
-            let got = with_tier!(tier, S => unsafe { S::call(Transposed::<S>(rows, PhantomData)) });
-            for (n, byte) in got.as_flattened().iter().enumerate() {
-                // Lane c of vector r / 4 holds four rows.
-                let (c, r) = (n / 4 % 16, 4 * (n / 64) + n % 4);
-                assert_eq!(*byte as u8, (16 * r + c) as u8, "{tier}, row {r}, column {c}");
-            }
-        }
-    }
-
-    /// Rotations by 1, 2, 4 and 8, and the first four lanes four times.
-    struct Moved<S>([f32; LANES], PhantomData<S>);
-
-    impl<S: Simd> Work<S> for Moved<S> {
-        type Output = [[f32; LANES]; 5];
-
-        unsafe fn run(self) -> [[f32; LANES]; 5] {
-            let mut out = [[0.0; LANES]; 5];
-            // SAFETY: the caller has asked for the tier; vectors are 16 floats.
-            unsafe {
-                let x = S::load(self.0.as_ptr());
-                S::store(out[0].as_mut_ptr(), S::rotate_lanes::<1>(x));
-                S::store(out[1].as_mut_ptr(), S::rotate_lanes::<2>(x));
-                S::store(out[2].as_mut_ptr(), S::rotate_lanes::<4>(x));
-                S::store(out[3].as_mut_ptr(), S::rotate_lanes::<8>(x));
-                S::store(out[4].as_mut_ptr(), S::load4(self.0.as_ptr()));
-            }
-            out
-        }
-    }
-
-    #[test]
-    fn lanes_move_alike_on_every_tier() {
-        let x = std::array::from_fn(|lane| 1.0 + lane as f32);
-        for tier in Tier::available() {
-            // SAFETY: the tier is available.
-            let got = with_tier!(tier, S => unsafe { S::call(Moved::<S>(x, PhantomData)) });
-            for lane in 0..LANES {
-                for (got, by) in got.iter().zip([1, 2, 4, 8]) {
-                    assert_eq!(got[lane], x[(lane + LANES - by) % LANES], "{tier}, by {by}, lane {lane}");
-                }
-                assert_eq!(got[4][lane], x[lane % 4], "{tier}, lane {lane}");
-            }
-        }
-    }
-
-    /// What the vocabulary for windows over codes gives: funnels by 1 to 7, a lookup, the two moves.
-    struct Windows<S>([[u8; 64]; 2], [i8; 32], PhantomData<S>);
-
-    impl<S: Simd> Work<S> for Windows<S> {
-        type Output = Vec<[i8; 64]>;
-
-        unsafe fn run(self) -> Vec<[i8; 64]> {
-            let Windows([a, b], table, _) = self;
-            let mut out = vec![[0; 64]; 10];
-            // SAFETY: the caller has asked for the tier; vectors are 64 bytes.
-            unsafe {
-                let (a, b) = (S::bload(a.as_ptr()), S::bload(b.as_ptr()));
-                for shift in 1..8 {
-                    S::bstore(out[shift - 1].as_mut_ptr(), S::funnel(a, b, shift as u32));
-                }
-                S::bstore(out[7].as_mut_ptr(), S::lookup_pair(S::table(&table), a));
-                S::bstore(out[8].as_mut_ptr(), S::next_lane(a, 77));
-                S::bstore(out[9].as_mut_ptr(), S::next_byte(a, 77));
-            }
-            out
-        }
-    }
-
-    #[test]
-    fn windows_are_the_same_on_every_tier() {
-        let noise = |n: usize, salt: usize| (n.wrapping_mul(2_654_435_761).wrapping_add(salt) >> 7) as u8;
-        let [a, b]: [[u8; 64]; 2] = [1, 2].map(|salt| std::array::from_fn(|n| noise(n, salt * 99_991)));
-        let table: [i8; 32] = std::array::from_fn(|n| noise(n, 5) as i8);
-        for tier in Tier::available() {
-            // SAFETY: the tier is available.
-            let got = with_tier!(tier, S => unsafe { S::call(Windows::<S>([a, b], table, PhantomData)) });
-            // Both entries of a sum are re-centred.
-            let centre = with_tier!(tier, S => 2 * S::BYTE_CENTRE);
-            for n in 0..64 {
-                for shift in 1..8 {
-                    let want = (u32::from(a[n]) << shift | u32::from(b[n]) >> (8 - shift)) as u8;
-                    assert_eq!(got[shift - 1][n] as u8, want, "{tier}, shift {shift}, byte {n}");
-                }
-                let entries = [usize::from(a[n] & 15), 16 + usize::from(a[n] >> 4)];
-                let sum: i32 = entries.iter().map(|entry| i32::from(table[*entry])).sum();
-                assert_eq!(got[7][n] as u8, (sum + centre) as u8, "{tier}, byte {n}");
-                assert_eq!(got[8][n] as u8, if n < 4 { 77 } else { a[n - 4] }, "{tier}, byte {n}");
-                assert_eq!(got[9][n] as u8, if n % 4 == 0 { 77 } else { a[n - 1] }, "{tier}, byte {n}");
-            }
-        }
-    }
 }

@@ -47,7 +47,7 @@ pub unsafe fn sigmoid<S: Simd>(x: S::F) -> S::F {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{LANES, Scalar, Work};
+    use crate::{LANES, Scalar, Tier, Work};
     use std::marker::PhantomData;
 
     struct Apply<S> {
@@ -103,18 +103,8 @@ mod tests {
         let bits = |(a, b): ([f32; LANES], [f32; LANES])| (a.map(f32::to_bits), b.map(f32::to_bits));
         for x in points() {
             let scalar = bits(of::<Scalar>(x));
-            #[cfg(target_arch = "x86_64")]
-            {
-                if crate::Tier::Avx2.is_available() {
-                    assert_eq!(scalar, bits(of::<crate::Avx2>(x)));
-                }
-                if crate::Tier::Avx512.is_available() {
-                    assert_eq!(scalar, bits(of::<crate::Avx512>(x)));
-                }
-            }
-            #[cfg(target_arch = "aarch64")]
-            if crate::Tier::Neon.is_available() {
-                assert_eq!(scalar, bits(of::<crate::Neon>(x)));
+            for tier in Tier::available() {
+                assert_eq!(scalar, bits(with_tier!(tier, S => of::<S>(x))), "{tier}");
             }
         }
     }

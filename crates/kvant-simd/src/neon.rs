@@ -1,13 +1,90 @@
-//! NEON with the dot-product extension: four registers per logical vector. `sdot` and the half-precision
+//! NEON, with the dot-product extension and without: four registers per logical vector. `sdot` and the half-precision
 //! conversions go through inline assembly, because their intrinsics are not stable.
+//!
+//! Processors of ARMv8.0 (Cortex-A53 and A72: Raspberry Pi 3 and 4, many phones and boxes) have all of NEON but `sdot`. Two
+//! widening products and two additions do the same there, and everything else is shared: both tiers give the same bits.
 
-use super::{LANES, Simd, Work};
+use super::{LANES, MatrixUnit, Simd, Vectors, Work};
 use std::arch::aarch64::*;
 use std::arch::asm;
+use std::marker::PhantomData;
+
+/// NEON that multiplies bytes by `D`.
+#[derive(Clone, Copy)]
+pub struct NeonBy<D>(PhantomData<D>);
 
 /// Apple M1, Cortex-A76, Graviton 2 and later.
+pub type Neon = NeonBy<DotProduct>;
+
+/// Every 64-bit ARM processor.
+pub type NeonBase = NeonBy<WideningProduct>;
+
+/// The dot-product extension: `sdot`.
 #[derive(Clone, Copy)]
-pub struct Neon;
+pub struct DotProduct;
+
+/// What every processor has: `smull` and sums of neighbours.
+#[derive(Clone, Copy)]
+pub struct WideningProduct;
+
+/// How four signed bytes of a lane are multiplied with four others and summed up.
+pub trait ByteProducts: Copy + 'static {
+    /// The unit for whole blocks of them.
+    type Matrix: MatrixUnit<NeonBy<Self>>;
+
+    /// acc\[i\] += Σ₄ a·b, signed bytes.
+    ///
+    /// # Safety
+    /// The CPU has the tier.
+    unsafe fn dot(acc: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t;
+
+    /// The same where no byte of `a` is negative.
+    ///
+    /// # Safety
+    /// The CPU has the tier.
+    unsafe fn dot_codes(acc: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t;
+}
+
+impl ByteProducts for DotProduct {
+    type Matrix = crate::I8mm;
+
+    #[inline(always)]
+    unsafe fn dot(acc: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
+        // SAFETY: the caller's contract.
+        unsafe { sdot(acc, a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn dot_codes(acc: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
+        // SAFETY: the caller's contract.
+        unsafe { sdot(acc, a, b) }
+    }
+}
+
+impl ByteProducts for WideningProduct {
+    type Matrix = Vectors;
+
+    /// Two products of −128 and −128 are 2¹⁵ together, one more than 16 bits hold: neighbours are summed up in 32.
+    #[inline(always)]
+    unsafe fn dot(acc: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let low = vpaddlq_s16(vmull_s8(vget_low_s8(a), vget_low_s8(b)));
+            let high = vpaddlq_s16(vmull_high_s8(a, b));
+            vaddq_s32(acc, vpaddq_s32(low, high))
+        }
+    }
+
+    /// A product is between −127·128 and 127·127, so 16 bits hold two of them.
+    #[inline(always)]
+    unsafe fn dot_codes(acc: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let low = vmull_s8(vget_low_s8(a), vget_low_s8(b));
+            vpadalq_s16(acc, vpaddq_s16(low, vmull_high_s8(a, b)))
+        }
+    }
+}
 
 type F4 = [float32x4_t; 4];
 type I4 = [int32x4_t; 4];
@@ -69,13 +146,13 @@ unsafe fn narrow_f16(p: *mut u16, x: float32x4_t) {
     }
 }
 
-impl Simd for Neon {
+impl<D: ByteProducts> Simd for NeonBy<D> {
     type F = F4;
     type I = I4;
     type B = B4;
     type Quad = int8x16_t;
     type Table = [uint8x16_t; 2];
-    type Matrix = crate::I8mm;
+    type Matrix = D::Matrix;
 
     const BYTE_CENTRE: i32 = 0;
     const HEADS: usize = 4;
@@ -87,12 +164,12 @@ impl Simd for Neon {
         /// The CPU has the features.
         #[target_feature(enable = "neon")]
         #[inline(never)]
-        unsafe fn with_features<W: Work<Neon>>(work: W) -> W::Output {
+        unsafe fn with_features<D: ByteProducts, W: Work<NeonBy<D>>>(work: W) -> W::Output {
             // SAFETY: the caller's contract.
             unsafe { work.run() }
         }
         // SAFETY: the contract of `Simd`: the CPU has these features.
-        unsafe { with_features(work) }
+        unsafe { with_features::<D, W>(work) }
     }
 
     tier_methods! {
@@ -241,7 +318,7 @@ impl Simd for Neon {
             }
         }
         fn sum_bytes(x: B4) -> F4 {
-            four!(i => vcvtq_f32_s32(sdot(vdupq_n_s32(0), vreinterpretq_s8_u8(x[i]), vdupq_n_s8(1))))
+            four!(i => vcvtq_f32_s32(D::dot(vdupq_n_s32(0), vreinterpretq_s8_u8(x[i]), vdupq_n_s8(1))))
         }
         fn prefetch(p: *const u8) {
             asm!("prfm pldl1keep, [{p}]", p = in(reg) p, options(nostack, preserves_flags, readonly))
@@ -309,9 +386,11 @@ impl Simd for Neon {
             vreinterpretq_s8_s32(vdupq_n_s32(p.cast::<i32>().read_unaligned()))
         }
         fn dot(acc: I4, codes: B4, q: int8x16_t) -> I4 {
-            four!(i => sdot(acc[i], vreinterpretq_s8_u8(codes[i]), q))
+            four!(i => D::dot_codes(acc[i], vreinterpretq_s8_u8(codes[i]), q))
         }
-        fn dot_full(acc: I4, codes: B4, q: int8x16_t) -> I4 { Self::dot(acc, codes, q) }
+        fn dot_full(acc: I4, codes: B4, q: int8x16_t) -> I4 {
+            four!(i => D::dot(acc[i], vreinterpretq_s8_u8(codes[i]), q))
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::OnceLock;
 
-/// The environment variable that forces a tier: `scalar`, `avx2`, `avx512` or `neon`.
+/// The environment variable that forces a tier, by its name: `scalar`, `avx2`, `avx512vnni`, `avx512`, `neon-base` or `neon`.
 pub const TIER_VARIABLE: &str = "KVANT_SIMD";
 
 /// An instruction-set tier. All tiers exist on all targets as names; [`Tier::available`] lists those that this
@@ -16,8 +16,12 @@ pub enum Tier {
     Scalar,
     /// x86-64 with AVX2, FMA and F16C (Haswell, Zen 1 and later).
     Avx2,
+    /// x86-64 with AVX-512 F/BW/DQ/VL and VNNI (Cascade Lake, Cooper Lake).
+    Avx512Vnni,
     /// x86-64 with AVX-512 F/BW/DQ/VL, VNNI and VBMI (Ice Lake, Sapphire Rapids, Zen 4 and later).
     Avx512,
+    /// AArch64 NEON without the dot-product extension (Cortex-A53 and A72: Raspberry Pi 3 and 4).
+    NeonBase,
     /// AArch64 NEON with the dot-product extension (Apple M1, Cortex-A76, Graviton 2 and later).
     Neon,
 }
@@ -34,14 +38,17 @@ pub struct TierError {
 
 impl Tier {
     /// Every tier, slowest first.
-    pub const ALL: [Tier; 4] = [Tier::Scalar, Tier::Avx2, Tier::Avx512, Tier::Neon];
+    pub const ALL: [Tier; 6] =
+        [Tier::Scalar, Tier::Avx2, Tier::Avx512Vnni, Tier::Avx512, Tier::NeonBase, Tier::Neon];
 
     /// The name used by the environment variable and in reports.
     pub fn name(self) -> &'static str {
         match self {
             Tier::Scalar => "scalar",
             Tier::Avx2 => "avx2",
+            Tier::Avx512Vnni => "avx512vnni",
             Tier::Avx512 => "avx512",
+            Tier::NeonBase => "neon-base",
             Tier::Neon => "neon",
         }
     }
@@ -57,20 +64,20 @@ impl Tier {
                     && is_x86_feature_detected!("f16c")
             }
             #[cfg(target_arch = "x86_64")]
-            Tier::Avx512 => {
+            Tier::Avx512Vnni => {
                 Tier::Avx2.is_available()
                     && is_x86_feature_detected!("avx512f")
                     && is_x86_feature_detected!("avx512bw")
                     && is_x86_feature_detected!("avx512dq")
                     && is_x86_feature_detected!("avx512vl")
                     && is_x86_feature_detected!("avx512vnni")
-                    && is_x86_feature_detected!("avx512vbmi")
             }
+            #[cfg(target_arch = "x86_64")]
+            Tier::Avx512 => Tier::Avx512Vnni.is_available() && is_x86_feature_detected!("avx512vbmi"),
             #[cfg(target_arch = "aarch64")]
-            Tier::Neon => {
-                std::arch::is_aarch64_feature_detected!("neon")
-                    && std::arch::is_aarch64_feature_detected!("dotprod")
-            }
+            Tier::NeonBase => std::arch::is_aarch64_feature_detected!("neon"),
+            #[cfg(target_arch = "aarch64")]
+            Tier::Neon => Tier::NeonBase.is_available() && std::arch::is_aarch64_feature_detected!("dotprod"),
             _ => false,
         }
     }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::format::DenseError;
-use kvant_simd::{Scalar, Tier};
+use kvant_simd::{Simd, Tier, with_tier};
 use std::f64::consts::TAU;
 
 const DIMS: [usize; 15] = [2, 6, 22, 48, 64, 72, 80, 96, 112, 128, 192, 200, 256, 512, 576];
@@ -25,18 +25,7 @@ fn run(tier: Tier, basis: &Basis, way: Way, x: &mut [f32]) {
     assert_eq!(x.len(), LANES * basis.dim());
     let change = Change { basis, way, x: x.as_mut_ptr(), scratch: scratch.as_mut_ptr() };
     // SAFETY: both buffers have 16 · dim floats and the tier was asked for from `available`.
-    unsafe {
-        match tier {
-            Tier::Scalar => Scalar::call(change),
-            #[cfg(target_arch = "x86_64")]
-            Tier::Avx2 => kvant_simd::Avx2::call(change),
-            #[cfg(target_arch = "x86_64")]
-            Tier::Avx512 => kvant_simd::Avx512::call(change),
-            #[cfg(target_arch = "aarch64")]
-            Tier::Neon => kvant_simd::Neon::call(change),
-            _ => unreachable!("not available here"),
-        }
-    }
+    with_tier!(tier, S => unsafe { S::call(change) });
 }
 
 /// The d×d matrix of the basis, column by column, from unit vectors. Sixteen unit vectors per call.

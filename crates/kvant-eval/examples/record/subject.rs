@@ -26,7 +26,11 @@ const PARTS_LIMIT: u64 = 1 << 30;
 
 /// The instruction set that kernels use: part of every key, because bits differ between instruction sets.
 pub fn tier() -> Result<&'static str, Failure> {
-    Ok(Tier::select()?.name())
+    Ok(match Tier::select()? {
+        // Without VBMI bytes are looked up otherwise, and nothing else: the bits are the same.
+        Tier::Avx512Vnni => Tier::Avx512.name(),
+        tier => tier.name(),
+    })
 }
 
 thread_local! {

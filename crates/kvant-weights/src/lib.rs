@@ -39,5 +39,5 @@ mod unpacked;
 pub use activations::QuantizedActivations;
 pub use dense::{Number, multiply_dense};
 pub use layout::Layout;
-pub use matrix::{Matrix, PackError};
+pub use matrix::{Matrix, PackError, multiply_all};
 pub use unpacked::multiply_unpacked;

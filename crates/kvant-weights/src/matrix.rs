@@ -9,6 +9,7 @@ use crate::kernel::{self, Product};
 use crate::output::Output;
 use crate::pack::pack_panel;
 use kvant_simd::Tier;
+use std::ops::Range;
 
 /// Packed weights, (rows, columns), ready for products with [`QuantizedActivations`].
 pub struct Matrix {
@@ -126,44 +127,88 @@ impl Matrix {
     /// # Panics
     /// When the activations have another width or `out` another size.
     pub fn multiply(&self, x: &QuantizedActivations, out: &mut [f32]) {
-        assert_eq!(x.columns(), self.columns, "activations of another width");
-        assert_eq!(out.len(), x.tokens() * self.rows, "products of {} tokens", x.tokens());
-        if x.tokens() == 0 {
+        multiply_all(x, &mut [(self, out)]);
+    }
+}
+
+/// Several products with the same tokens in one parallel region: each matrix with the place of its products, (tokens, rows).
+///
+/// Queries, keys and values of a layer are such products, and so are the halves of a gated layer. Threads that share one region wait for
+/// each other once, and a matrix of few rows leaves none of them idle.
+///
+/// **Invariant:** the bits are those of [`Matrix::multiply`].
+///
+/// # Panics
+/// When the activations have another width or a place another size.
+pub fn multiply_all(x: &QuantizedActivations, products: &mut [(&Matrix, &mut [f32])]) {
+    for (matrix, out) in products.iter() {
+        assert_eq!(x.columns(), matrix.columns, "activations of another width");
+        assert_eq!(out.len(), x.tokens() * matrix.rows, "products of {} tokens", x.tokens());
+    }
+    if x.tokens() == 0 || products.is_empty() {
+        return;
+    }
+    // The panels of all, one matrix after the other, and where each begins.
+    let mut panels = 0;
+    let parts: Vec<Part<'_>> = products
+        .iter_mut()
+        .map(|(matrix, out)| {
+            let first = panels;
+            panels += matrix.rows.div_ceil(PANEL);
+            Part { matrix, first, out: Output::new(out) }
+        })
+        .collect();
+    let (threads, tiles) = (kvant_threads::threads(), x.tokens().div_ceil(TILE));
+    // Of many tokens every thread has its own, from one product to the next: they stay in its cache, and all meet the weights.
+    let ranges = if tiles >= threads * TILES_PER_THREAD { threads } else { 1 };
+    let per_range = tiles.div_ceil(ranges) * TILE;
+    // Several tasks to a thread, so that one that is held up does not hold up all.
+    let per_task = panels.div_ceil(if ranges > 1 { TASKS_PER_RANGE } else { threads * TASKS_PER_THREAD });
+    let in_range = panels.div_ceil(per_task);
+    kvant_threads::for_each(ranges * in_range, |task| {
+        let (range, task) = (task / in_range, task % in_range);
+        let tokens = (range * per_range).min(x.tokens())..((range + 1) * per_range).min(x.tokens());
+        if tokens.is_empty() {
             return;
         }
-        let (panels, threads) = (self.rows.div_ceil(PANEL), kvant_threads::threads());
-        let tiles = x.tokens().div_ceil(TILE);
-        // Of many tokens every thread has its own, from one product to the next: they stay in its cache, and all meet the weights.
-        let ranges = if tiles >= threads * TILES_PER_THREAD { threads } else { 1 };
-        let per_range = tiles.div_ceil(ranges) * TILE;
-        // Several tasks to a thread, so that one that is held up does not hold up all.
-        let per_task = panels.div_ceil(if ranges > 1 { TASKS_PER_RANGE } else { threads * TASKS_PER_THREAD });
-        let in_range = panels.div_ceil(per_task);
-        let out = Output::new(out);
-        kvant_threads::for_each(ranges * in_range, |task| {
-            let (range, task) = (task / in_range, task % in_range);
-            let tokens = (range * per_range).min(x.tokens())..((range + 1) * per_range).min(x.tokens());
-            if tokens.is_empty() {
-                return;
-            }
-            for panel in task * per_task..panels.min((task + 1) * per_task) {
-                let own = &self.bytes[panel * self.panel.bytes()..][..self.panel.bytes()];
-                let panel = Panel {
-                    codes: own.as_ptr(),
-                    scales: own[self.panel.codes..].as_ptr(),
-                    columns: self.columns,
-                    rows: PANEL.min(self.rows - panel * PANEL),
-                    x,
-                    tokens: tokens.clone(),
-                    // SAFETY: the first token has a place for every row.
-                    out: unsafe { out.at(panel * PANEL) },
-                    stride: self.rows,
-                };
-                // SAFETY: `kernel::of` gives kernels of available tiers only; the panel has the format's sizes, the
-                // activations its columns, and no other task writes to these columns of these tokens' output.
-                unsafe { (self.product)(&panel) };
-            }
-        });
+        for panel in task * per_task..panels.min((task + 1) * per_task) {
+            let part = &parts[parts.partition_point(|part| part.first <= panel) - 1];
+            // SAFETY: no other task has this panel with these tokens.
+            unsafe { part.multiply(panel - part.first, x, tokens.clone()) };
+        }
+    });
+}
+
+/// A matrix among several, and where its products go.
+struct Part<'a> {
+    matrix: &'a Matrix,
+    /// Panels before its first.
+    first: usize,
+    out: Output<'a>,
+}
+
+impl Part<'_> {
+    /// One panel times some tokens.
+    ///
+    /// # Safety
+    /// Nobody else writes the products of the panel with these tokens; the activations have the matrix's columns.
+    unsafe fn multiply(&self, panel: usize, x: &QuantizedActivations, tokens: Range<usize>) {
+        let Matrix { rows, columns, panel: size, bytes, product, .. } = self.matrix;
+        let own = &bytes[panel * size.bytes()..][..size.bytes()];
+        let panel = Panel {
+            codes: own.as_ptr(),
+            scales: own[size.codes..].as_ptr(),
+            columns: *columns,
+            rows: PANEL.min(rows - panel * PANEL),
+            x,
+            tokens,
+            // SAFETY: the first token has a place for every row.
+            out: unsafe { self.out.at(panel * PANEL) },
+            stride: *rows,
+        };
+        // SAFETY: `kernel::of` gives kernels of available tiers only; the panel has the format's sizes, the activations its columns,
+        // and no other task writes to these columns of these tokens' output.
+        unsafe { product(&panel) };
     }
 }
 

@@ -6,7 +6,7 @@ use half::{bf16, f16};
 use kvant_simd::Tier;
 use kvant_threads::Pool;
 use kvant_weights::{
-    Layout, Matrix, Number, PackError, QuantizedActivations, multiply_dense, multiply_unpacked,
+    Layout, Matrix, Number, PackError, QuantizedActivations, multiply_all, multiply_dense, multiply_unpacked,
 };
 use oracle::{Random, decode_row, random_blocks};
 use proptest::prelude::*;
@@ -175,7 +175,7 @@ fn tokens_that_threads_share_have_the_same_bits() {
     }
 }
 
-/// A token alone, in the middle of a batch, in batches of every tile size, on 1 to 16 threads: the same bits.
+/// A token alone, in the middle of a batch, in batches of every size up to a tile, on 1 to 16 threads: the same bits.
 #[test]
 fn a_token_has_the_same_bits_in_every_batch_and_on_any_number_of_threads() {
     let (rows, tokens) = (83, 67);
@@ -191,7 +191,8 @@ fn a_token_has_the_same_bits_in_every_batch_and_on_any_number_of_threads() {
                     Pool::new(threads).install(|| product(tier, layout, (rows, columns), &blocks, &x));
                 assert_eq!(bits(&whole), bits(&shared));
             }
-            for (first, count) in [(0, 1), (66, 1), (3, 4), (10, 7), (5, 16), (20, 17), (1, 33), (0, 48)] {
+            let few = (1..=16).map(|count| (3 * count, count));
+            for (first, count) in few.chain([(66, 1), (20, 17), (1, 33), (0, 48)]) {
                 let part = &x[first * columns..][..count * columns];
                 let alone = product(tier, layout, (rows, columns), &blocks, part);
                 assert_eq!(
@@ -202,6 +203,47 @@ fn a_token_has_the_same_bits_in_every_batch_and_on_any_number_of_threads() {
             }
         }
     }
+}
+
+/// Matrices of several formats and heights in one region, with few tokens and with many: the bits that each has alone.
+#[test]
+fn products_together_have_the_bits_of_products_alone() {
+    let columns = 256;
+    let shapes = [(Layout::Q4K, 83), (Layout::Q6K, 16), (Layout::Q8_0, 5), (Layout::Q4_0, 33)];
+    for tier in Tier::available() {
+        for tokens in [1, 3, 16, 16 * 6 * 2 + 3] {
+            let mut random = Random::new(11);
+            let matrices: Vec<Matrix> = shapes
+                .iter()
+                .map(|&(layout, rows)| {
+                    let blocks = random_blocks(layout, rows, columns, &mut random);
+                    Matrix::pack(tier, layout, rows, columns, &blocks).unwrap()
+                })
+                .collect();
+            let x: Vec<f32> = (0..tokens * columns).map(|_| random.normal()).collect();
+            let x = QuantizedActivations::new(tier, &x, columns);
+            let room = |matrix: &Matrix| vec![f32::NAN; tokens * matrix.rows()];
+            let alone: Vec<Vec<f32>> = matrices
+                .iter()
+                .map(|matrix| {
+                    let mut out = room(matrix);
+                    matrix.multiply(&x, &mut out);
+                    out
+                })
+                .collect();
+            for threads in [1, 2, 5] {
+                let mut together: Vec<Vec<f32>> = matrices.iter().map(room).collect();
+                let mut products: Vec<(&Matrix, &mut [f32])> =
+                    matrices.iter().zip(&mut together).map(|(matrix, out)| (matrix, &mut out[..])).collect();
+                Pool::new(threads).install(|| multiply_all(&x, &mut products));
+                for (alone, together) in alone.iter().zip(&together) {
+                    assert_eq!(bits(alone), bits(together), "{tier}, {tokens} tokens, {threads} threads");
+                }
+            }
+        }
+    }
+    let none = QuantizedActivations::new(Tier::Scalar, &[], 32);
+    multiply_all(&none, &mut []);
 }
 
 #[test]

@@ -117,7 +117,10 @@ impl Block<'_, Attention> {
         let Attention { heads, kv_heads, key_dim, value_dim, .. } = *self.0;
         let (q_width, k_width, v_width) = (heads * key_dim, kv_heads * key_dim, kv_heads * value_dim);
         match &self.projection {
-            Projection::Apart { q, k, v } => Projected { q: forward(q), kv: Some((forward(k), forward(v))) },
+            Projection::Apart { q, k, v } => {
+                let [q, k, v] = Linear::forward_all([q, k, v], x, adapted);
+                Projected { q, kv: Some((k, v)) }
+            }
             Projection::Fused(qkv) => {
                 let all = forward(qkv);
                 let k_end = q_width + k_width;
@@ -136,8 +139,8 @@ impl Block<'_, Attention> {
             }
             Projection::Shared { q } => Projected { q: forward(q), kv: None },
             Projection::Equal { q, kv } => {
-                let k = forward(kv);
-                Projected { q: forward(q), kv: Some((k.clone(), k)) }
+                let [q, k] = Linear::forward_all([q, kv], x, adapted);
+                Projected { q, kv: Some((k.clone(), k)) }
             }
         }
     }

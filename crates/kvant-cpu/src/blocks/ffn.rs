@@ -8,7 +8,10 @@ impl Block<'_, Mlp> {
     pub fn forward(&self, x: &Activations, adapted: &AdaptedRows<'_>) -> Activations {
         let forward = |linear: &Linear| linear.forward_adapted(x, adapted);
         let inner = match &self.inner {
-            Inner::Gated { gate, up } => self.gated(forward(gate), &forward(up)),
+            Inner::Gated { gate, up } => {
+                let [gate, up] = Linear::forward_all([gate, up], x, adapted);
+                self.gated(gate, &up)
+            }
             Inner::GatedFused(both) => {
                 let both = forward(both);
                 let width = both.width() / 2;

@@ -5,7 +5,7 @@ use crate::blocks::adapted::AdaptedRows;
 use kvant_model::Tensor;
 use kvant_model::error::{LoadError, Result};
 use kvant_simd::Tier;
-use kvant_weights::multiply_unpacked;
+use kvant_weights::{Matrix, multiply_all, multiply_unpacked};
 
 /// A matrix that multiplies activations. Kernels for packed weights and quantised activations are further
 /// implementations of this trait; [`Unpacked`] is the reference they are held to.
@@ -21,6 +21,10 @@ pub trait Multiply: Send + Sync {
     fn bytes(&self) -> &[u8];
     /// `(tokens, inputs)` to `(tokens, outputs)`.
     fn multiply(&self, x: &Activations) -> Activations;
+    /// The packed weights, where it is a product of such with rounded activations: several of them can share a parallel region.
+    fn packed(&self) -> Option<&Matrix> {
+        None
+    }
 }
 
 /// The reference product: weights unpacked to f32 a few rows at a time, f32 activations.
@@ -124,7 +128,10 @@ impl Linear {
 
     /// `(tokens, inputs)` to `(tokens, outputs)`.
     pub fn forward(&self, x: &Activations) -> Activations {
-        let mut y = self.weight.multiply(x);
+        self.with_bias(self.weight.multiply(x))
+    }
+
+    fn with_bias(&self, mut y: Activations) -> Activations {
         if let Some(bias) = &self.bias {
             for_each_row(y.data_mut(), bias.len(), |_, row| {
                 row.iter_mut().zip(bias).for_each(|(y, b)| *y += b);
@@ -135,11 +142,38 @@ impl Linear {
 
     /// The same over all rows of a pass, with what adapters add to some of them.
     pub fn forward_adapted(&self, x: &Activations, adapted: &AdaptedRows<'_>) -> Activations {
-        let mut y = self.forward(x);
+        self.with_adapters(self.forward(x), x, adapted)
+    }
+
+    fn with_adapters(&self, mut y: Activations, x: &Activations, adapted: &AdaptedRows<'_>) -> Activations {
         if let Some(name) = &self.name {
             adapted.add(name, x, &mut y);
         }
         y
+    }
+
+    /// Several layers over the same rows, as [`Linear::forward_adapted`] has each of them: in one parallel region, where all are products
+    /// of packed weights.
+    pub fn forward_all<const N: usize>(
+        layers: [&Linear; N],
+        x: &Activations,
+        adapted: &AdaptedRows<'_>,
+    ) -> [Activations; N] {
+        let packed = layers.map(|layer| layer.weight.packed());
+        let tier = packed[0].map(Matrix::tier);
+        let Some(tier) = tier.filter(|_| packed.iter().all(|of| of.map(Matrix::tier) == tier)) else {
+            return layers.map(|layer| layer.forward_adapted(x, adapted));
+        };
+        let mut all = layers.map(|layer| Activations::unset(x.tokens(), layer.outputs()));
+        let rows = packed.into_iter().flatten().zip(&mut all);
+        let mut products: Vec<(&Matrix, &mut [f32])> =
+            rows.map(|(matrix, out)| (matrix, out.data_mut())).collect();
+        multiply_all(x.quantised(tier), &mut products);
+        let mut layers = layers.into_iter();
+        all.map(|y| match layers.next() {
+            Some(layer) => layer.with_adapters(layer.with_bias(y), x, adapted),
+            None => y,
+        })
     }
 }
 

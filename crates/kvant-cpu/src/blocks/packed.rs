@@ -82,6 +82,10 @@ impl Multiply for Packed {
         self.matrix.multiply(x.quantised(self.matrix.tier()), out.data_mut());
         out
     }
+
+    fn packed(&self) -> Option<&Matrix> {
+        Some(&self.matrix)
+    }
 }
 
 /// The product of weights that are plain numbers with f32 activations.

@@ -157,28 +157,40 @@ pub(crate) unsafe fn panel<S: Simd, F: Format>(panel: &Panel<'_>) {
     }
 }
 
-/// A tile of tokens, as many at a time as the registers hold.
+/// A tile of tokens, as many at a time as the registers hold, and all times about as many: codes are unpacked once each time.
+///
+/// A pass that checks proposed tokens has two to eight; all of them meet the codes in one go, so that a pass costs little more than
+/// that of one token.
 ///
 /// # Safety
 /// As for [`panel`].
 pub(crate) unsafe fn product<S: Simd, F: Format>(job: &Job) {
+    let most = if const { S::REGISTERS >= 32 } { 8 } else { 4 };
     let (mut done, tokens) = (0, job.x.width);
-    // SAFETY: the caller's contract, and tokens `done` to `done + T` are of the job.
-    unsafe {
-        if const { S::REGISTERS >= 32 } {
-            while tokens - done >= 8 {
-                S::call(Tokens::<S, F, 8>::new(job.onward(done)));
-                done += 8;
+    while done < tokens {
+        let rest = tokens - done;
+        let count = rest.div_ceil(rest.div_ceil(most));
+        // SAFETY: the caller's contract, and tokens `done` to `done + count` are of the job.
+        unsafe {
+            let job = job.onward(done);
+            match count {
+                1 => S::call(Tokens::<S, F, 1>::new(job)),
+                2 => S::call(Tokens::<S, F, 2>::new(job)),
+                3 => S::call(Tokens::<S, F, 3>::new(job)),
+                4 => S::call(Tokens::<S, F, 4>::new(job)),
+                _ => {
+                    if const { S::REGISTERS >= 32 } {
+                        match count {
+                            5 => S::call(Tokens::<S, F, 5>::new(job)),
+                            6 => S::call(Tokens::<S, F, 6>::new(job)),
+                            7 => S::call(Tokens::<S, F, 7>::new(job)),
+                            _ => S::call(Tokens::<S, F, 8>::new(job)),
+                        }
+                    }
+                }
             }
         }
-        while tokens - done >= 4 {
-            S::call(Tokens::<S, F, 4>::new(job.onward(done)));
-            done += 4;
-        }
-        while tokens > done {
-            S::call(Tokens::<S, F, 1>::new(job.onward(done)));
-            done += 1;
-        }
+        done += count;
     }
 }
 

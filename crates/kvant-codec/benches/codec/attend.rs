@@ -5,8 +5,11 @@
 
 use crate::rows::{gaussian, smooth};
 use crate::{Options, stream, time};
-use kvant_codec::{Accumulator, Calibration, KvSpec, PageCodec, Query, Side, Tier};
+use kvant_codec::{
+    Accumulator, Calibration, CodecSpec, Dense, KvSpec, PageCodec, Query, Side, Tier, allocation,
+};
 use std::hint::black_box;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Query heads that share a kv head.
@@ -14,8 +17,21 @@ pub const QUERY_HEADS: usize = 4;
 const CONTEXT: usize = 8192;
 /// Tokens whose scores come before their sums.
 const SEGMENT: usize = 512;
-const SPECS: [&str; 11] =
-    ["f16", "int8", "int8g32", "k8v4", "int4", "asym4", "srft4", "q4_0", "tq4", "tq3", "trellis3"];
+const SPECS: [&str; 13] = [
+    "f16",
+    "int8",
+    "int8g32",
+    "k8v4",
+    "int4",
+    "asym4",
+    "srft4",
+    "q4_0",
+    "tq4",
+    "tq3",
+    "trellis3",
+    "k=klt3.75,v=rot4g32",
+    "k=klt4.25,v=rot4g32",
+];
 
 /// A codec on one instruction set, and its pages.
 pub struct Contender {
@@ -33,13 +49,18 @@ impl Contender {
     /// With at least so many bytes of pages, and those of whole contexts.
     pub fn new(spec: &str, tier: Tier, dim: usize, bytes: usize, context: usize) -> Contender {
         let parsed: KvSpec = spec.parse().expect("a spec of the bench");
-        let none = Calibration::default();
-        let build =
-            |side| parsed.side(side).build_with(side, dim, &none, tier).expect("a codec of the bench");
+        let build = |side| {
+            let spec = parsed.side(side);
+            let calibration =
+                if spec.shares_bits() { falling(spec, side, dim) } else { Calibration::default() };
+            spec.build_with(side, dim, &calibration, tier).expect("a codec of the bench")
+        };
         let (key, value) = (build(Side::Key), build(Side::Value));
-        let per_head = context / key.page_tokens();
-        let pages = bytes.div_ceil(key.page_bytes() + value.page_bytes()).next_multiple_of(per_head);
-        let (keys, values) = (arena(key.as_ref(), pages), arena(value.as_ref(), pages));
+        let count = |codec: &dyn PageCodec| context / codec.page_tokens();
+        let size = |codec: &dyn PageCodec| count(codec) * codec.page_bytes();
+        let contexts = bytes.div_ceil(size(key.as_ref()) + size(value.as_ref()));
+        let pages = |codec: &dyn PageCodec| arena(codec, contexts * count(codec));
+        let (keys, values) = (pages(key.as_ref()), pages(value.as_ref()));
         let best = Duration::MAX;
         Contender { name: parsed.to_string(), tier, key, value, keys, values, best, floor: best }
     }
@@ -91,12 +112,12 @@ pub struct Verbs<'a> {
     query: Query,
     scores: Vec<f32>,
     sums: Accumulator,
-    /// The first page of the next segment.
+    /// The first token of the next segment.
     at: usize,
 }
 
 impl<'a> Verbs<'a> {
-    /// At the first page.
+    /// At the first token.
     pub fn new(of: &'a Contender) -> Verbs<'a> {
         let dim = of.key.dim();
         let weights = gaussian(QUERY_HEADS * SEGMENT, 5).iter().map(|x| x.exp()).collect();
@@ -124,25 +145,42 @@ impl<'a> Verbs<'a> {
     /// The next segment; after the last, the first.
     pub fn segment(&mut self) {
         let Verbs { of, ref keys, ref values, at, .. } = *self;
-        let end = at + SEGMENT / of.key.page_tokens();
-        let size = QUERY_HEADS * of.key.page_tokens();
+        let pages = |codec: &dyn PageCodec| at / codec.page_tokens()..(at + SEGMENT) / codec.page_tokens();
+        let size = |codec: &dyn PageCodec| QUERY_HEADS * codec.page_tokens();
         let page = |pages: &[&'a [u8]], index: usize| pages.get(index).copied().unwrap_or_default();
-        for (i, scores) in (at..end).zip(self.scores.chunks_exact_mut(size)) {
-            let next = if i + 1 < end { page(keys, i + 1) } else { values[at] };
+        let (of_keys, of_values) = (pages(of.key.as_ref()), pages(of.value.as_ref()));
+        let scores = self.scores.chunks_exact_mut(size(of.key.as_ref()));
+        for (i, scores) in of_keys.clone().zip(scores) {
+            let next = if i + 1 < of_keys.end { page(keys, i + 1) } else { values[of_values.start] };
             of.key.scores_ahead(&self.query, keys[i], next, scores).expect("a page");
         }
         black_box(&mut self.scores);
-        for (i, weights) in (at..end).zip(black_box(&self.weights).chunks_exact(size)) {
-            let next = if i + 1 < end { values[i + 1] } else { page(keys, end) };
+        let weights = black_box(&self.weights).chunks_exact(size(of.value.as_ref()));
+        for (i, weights) in of_values.clone().zip(weights) {
+            let next = if i + 1 < of_values.end { values[i + 1] } else { page(keys, of_keys.end) };
             of.value.accumulate_ahead(weights, values[i], next, &mut self.sums).expect("a page");
         }
-        self.at = if end == keys.len() { 0 } else { end };
+        self.at = if at + SEGMENT == of.vectors() { 0 } else { at + SEGMENT };
     }
 
     /// All segments.
     pub fn pass(&mut self) {
         (0..self.of.vectors() / SEGMENT).for_each(|_| self.segment());
         black_box(&mut self.sums);
+    }
+}
+
+/// Numbers for channels whose variance falls a hundredfold from the first to the last, as that of keys in their own basis does.
+fn falling(spec: &CodecSpec, side: Side, dim: usize) -> Calibration {
+    let variances: Vec<f32> = (0..dim).map(|c| 0.01f32.powf(c as f32 / dim as f32)).collect();
+    let unit: Vec<f32> = (0..dim * dim).map(|i| f32::from(u8::from(i % (dim + 1) == 0))).collect();
+    let basis = Dense::new(dim, unit.clone(), unit).expect("a basis");
+    let widths = allocation::widths(&variances, side, spec.options.budget, spec.options.page);
+    Calibration {
+        mean: Some(vec![0.0; dim]),
+        basis: Some(Arc::new(basis)),
+        widths: Some(widths.expect("widths of the budget")),
+        ..Calibration::default()
     }
 }
 

@@ -180,16 +180,27 @@ impl<S: Simd> Scoring<S> for Whole<'_> {
                 for h in 0..H {
                     let q = S::load(row(h).add(c));
                     let product = S::mul(q, scale);
+                    if c >= joined.wide {
+                        // Whole steps alone: what follows, without what comes to nothing.
+                        let rounded = S::round(S::mul(product, S::splat(steps[h].1)));
+                        let bytes = bytes.add(h * 2 * plane + c);
+                        S::store_low_bytes(bytes.cast(), rounded);
+                        if joined.wide > 0 {
+                            // Blocks read both planes of all channels.
+                            S::store_low_bytes(bytes.add(plane).cast(), S::izero());
+                        }
+                        exact[h] = S::fma(product, centre, S::fma(q, zero, exact[h]));
+                        centred[h] = S::fma(S::to_f(rounded), seen, centred[h]);
+                        continue;
+                    }
                     let units_of = S::mul(S::splat(steps[h].1), units);
                     let rounded = S::to_f(S::round(S::mul(product, units_of)));
                     // A quarter breaks the tie at ±128, which would not fit the fine byte.
                     let coarse = S::round(S::mul(S::add(rounded, S::splat(0.25)), whole));
                     let bytes = bytes.add(h * 2 * plane + c);
                     S::store_low_bytes(bytes.cast(), coarse);
-                    if joined.wide > 0 {
-                        let fine = S::fnma(S::to_f(coarse), units, rounded);
-                        S::store_low_bytes(bytes.add(plane).cast(), S::round(fine));
-                    }
+                    let fine = S::fnma(S::to_f(coarse), units, rounded);
+                    S::store_low_bytes(bytes.add(plane).cast(), S::round(fine));
                     exact[h] = S::fma(product, centre, S::fma(q, zero, exact[h]));
                     centred[h] = S::fma(S::mul(rounded, whole), seen, centred[h]);
                 }

@@ -64,6 +64,33 @@ fn a_paced_run_announces_every_step_and_waits() {
 }
 
 #[test]
+fn a_summary_has_a_row_for_each_precision() {
+    let home = Home::new();
+    let model = home.model();
+    let arguments = ["bench", &model, "--summary", "-p", "20", "-n", "3", "-r", "1", "--threads", "1"];
+    let rows = rows(&home.run(&[&arguments[..], &["--json"]].concat()).ok());
+    let weights: Vec<&str> = rows.iter().map(|row| row["weights"].as_str().unwrap()).collect();
+    assert_eq!(weights[1..], ["Int8G32", "Int4G32"], "{weights:?}");
+    for row in &rows {
+        for name in ["prompt_tok_s", "tok_s", "first_token_ms", "load_ms"] {
+            assert!(row[name].as_f64().unwrap() > 0.0, "{name}: {row}");
+        }
+        let first = row["first_token_ms"].as_f64().unwrap() * row["prompt_tok_s"].as_f64().unwrap();
+        assert!((first - 20_000.0).abs() < 1e-3, "{row}");
+        assert_eq!((&row["kv"], &row["threads"]), (&"int4".into(), &1.into()));
+        assert!(row["machine"]["cores"].as_u64().unwrap() > 0);
+        if cfg!(target_os = "linux") {
+            assert!(row["memory_bytes"].as_u64().unwrap() > 1 << 20, "{row}");
+        }
+    }
+    let text = home.run(&[&arguments[..], &["--weights", "int8", "--kv", "f16"]].concat()).ok();
+    assert!(text.contains("Int8G32") && !text.contains("Int4G32") && text.contains("cache f16"), "{text}");
+    assert!(text.lines().take(2).all(|line| line.chars().count() <= 80), "{text}");
+    home.run(&["bench", &model, "--summary", "--kv", "f16,int4"]).fails(2, &["--kv"]);
+    home.run(&["bench", &model, "--summary", "--fill"]).fails(2, &["--fill"]);
+}
+
+#[test]
 fn what_makes_no_sense_is_refused() {
     let home = Home::new();
     let model = home.model();

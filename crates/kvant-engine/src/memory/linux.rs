@@ -10,13 +10,22 @@ pub fn read() -> Option<Memory> {
     read_below(Path::new("/"))
 }
 
+/// The most that this process has held. `getrusage` would count what its parent held before it.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub fn peak() -> Option<u64> {
+    kibibytes(&fs::read_to_string("/proc/self/status").ok()?, "VmHWM")
+}
+
+/// The bytes of a line such as `VmHWM:  1234 kB`.
+fn kibibytes(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
+}
+
 /// The same with the system's files under another root.
 fn read_below(root: &Path) -> Option<Memory> {
     let meminfo = fs::read_to_string(root.join("proc/meminfo")).ok()?;
-    let field = |name: &str| -> Option<u64> {
-        let line = meminfo.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-        Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
-    };
+    let field = |name: &str| kibibytes(&meminfo, name);
     let mut memory = Memory { total: field("MemTotal")?, available: field("MemAvailable")?, limit: None };
     let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
     for (limit, available) in groups.lines().flat_map(|line| group_limits(root, line)) {

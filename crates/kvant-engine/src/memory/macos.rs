@@ -52,6 +52,20 @@ mod system {
         Some(Memory { total, available: available(&words, page).min(total), limit: None })
     }
 
+    /// The most that this process has held.
+    pub fn peak() -> Option<u64> {
+        let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+        // SAFETY: there is room for the answer, and zeros are one.
+        let usage = unsafe {
+            match libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) {
+                0 => usage.assume_init(),
+                _ => return None,
+            }
+        };
+        // Bytes here, where Linux has kibibytes.
+        u64::try_from(usage.ru_maxrss).ok()
+    }
+
     fn total() -> Option<u64> {
         let mut total = 0_u64;
         let mut size = size_of::<u64>();
@@ -70,7 +84,7 @@ mod system {
 }
 
 #[cfg(target_os = "macos")]
-pub use system::read;
+pub use system::{peak, read};
 
 #[cfg(test)]
 mod tests {

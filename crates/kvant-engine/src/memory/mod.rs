@@ -33,6 +33,17 @@ impl Memory {
         #[cfg(not(any(target_os = "linux", target_os = "android", target_os = "macos", windows)))]
         return None;
     }
+
+    /// The most bytes of memory that this process has held so far, pages of mapped files included; `None` where the system does not
+    /// say.
+    pub fn peak() -> Option<u64> {
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        return linux::peak();
+        #[cfg(target_os = "macos")]
+        return macos::peak();
+        #[cfg(not(any(target_os = "linux", target_os = "android", target_os = "macos")))]
+        return None;
+    }
 }
 
 /// A size for people: `3.2 MiB`.
@@ -60,6 +71,16 @@ mod tests {
         let memory = Memory::read().unwrap();
         assert!(memory.available > 0 && memory.available <= memory.total, "{memory:?}");
         assert!(memory.limit.is_none_or(|limit| limit < memory.total), "{memory:?}");
+    }
+
+    #[cfg(any(target_os = "linux", target_os = "macos"))]
+    #[test]
+    fn the_peak_grows_with_what_is_held() {
+        let before = Memory::peak().unwrap();
+        let held = vec![1u8; 256 << 20];
+        assert!(held.iter().step_by(4096).all(|byte| *byte == 1));
+        let peak = Memory::peak().unwrap();
+        assert!(peak >= before.max(256 << 20), "{before} {peak}");
     }
 
     #[test]

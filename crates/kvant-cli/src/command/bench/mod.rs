@@ -2,6 +2,7 @@
 
 mod server;
 mod speculation;
+mod summary;
 pub mod wire;
 
 use crate::failure::Failure;
@@ -32,6 +33,8 @@ Examples:
       a running server, with many clients at once
   kvant bench model.gguf --speculate
       with and without speculative decoding
+  kvant bench model.gguf --summary
+      a row for each precision of the weights, to compare machines by
   kvant bench model.gguf --threads 1,2 --json | jq '[.test, .kv, .tok_s_best]'
 
 pp reads a prompt of -p tokens. tg generates -n tokens one by one. Both run at
@@ -59,22 +62,23 @@ pub struct Bench {
     #[arg(long, value_name = "KEY", requires = "server")]
     api_key: Option<String>,
 
-    /// Tokens in the prompt; 0 to skip prompts
-    #[arg(short, long, value_name = "N", default_value_t = 512)]
-    prompt: usize,
+    /// Tokens in the prompt; 0 to skip prompts [default: 512; with --summary 1024]
+    #[arg(short, long, value_name = "N")]
+    prompt: Option<usize>,
 
-    /// Tokens to generate; 0 to skip generation
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 64)]
-    generate: usize,
+    /// Tokens to generate; 0 to skip generation [default: 64; with --summary 100]
+    #[arg(short = 'n', long, value_name = "N")]
+    generate: Option<usize>,
 
     /// Tokens of context before the prompt or generation
     #[arg(short, long, value_name = "TOKENS,…", value_delimiter = ',', default_values = ["0", "2048", "7000"],
           value_parser = Tokens::or_none)]
     depth: Vec<usize>,
 
-    /// KV caches to compare: specs, auto, or plans (FILE.kvplan)
-    #[arg(long, value_name = "SPEC,…", default_value = DEFAULT_KV)]
-    kv: Caches,
+    /// KV caches to compare: specs, auto, or plans (FILE.kvplan) [default: f16,int4; with
+    /// --summary int4]
+    #[arg(long, value_name = "SPEC,…")]
+    kv: Option<Caches>,
 
     /// Compute device: cpu, gpu (Metal, Vulkan or DirectX 12), cuda or cuda:N (NVIDIA), or
     /// auto: a GPU that can run the model
@@ -116,6 +120,12 @@ pub struct Bench {
     #[arg(long, value_name = "FILE", requires = "speculate")]
     draft: Option<PathBuf>,
 
+    /// What phones and small computers are compared by, a row for each precision of the weights
+    /// (as stored, int8 and int4; files of quantized weights have one): tokens a second of the
+    /// prompt and of the answer after it, the time to its first token, and memory
+    #[arg(long, conflicts_with_all = ["server", "depth", "fill", "paced", "speculate"])]
+    summary: bool,
+
     /// Fill the context with copies of a short text instead of reading a long one; measures
     /// generation only
     #[arg(long)]
@@ -156,6 +166,22 @@ impl Bench {
             let opened = options.open_checkpoint(checkpoint).map_err(|error| open::failure(&error))?;
             return speculation::run(&opened, &path, texts, self.repetitions, self.json);
         }
+        if self.summary {
+            let asked = summary::Asked {
+                path: &path,
+                prompt: self.prompt.unwrap_or(summary::PROMPT),
+                generate: self.generate.unwrap_or(summary::GENERATE),
+                kv: self.kv.map_or_else(|| caches(summary::KV), Ok)?,
+                weights: self.weights,
+                device: self.device,
+                sparse_v: self.sparse_v,
+                state: self.state,
+                threads: self.threads.first().map(|&threads| threads.into()),
+                repetitions: self.repetitions,
+                is_json: self.json,
+            };
+            return summary::run(&checkpoint, &asked);
+        }
         let all = Pool::default();
         let options = LoadOptions { weights: self.weights.map(Weights::dtype), ..LoadOptions::default() };
         let placed = all
@@ -167,10 +193,15 @@ impl Bench {
             asked => asked.iter().map(|&threads| threads.into()).collect(),
         };
         let plan = Plan {
-            prefill: self.prompt,
-            decode: self.generate,
+            prefill: self.prompt.unwrap_or(512),
+            decode: self.generate.unwrap_or(64),
             depths: self.depth,
-            kv: self.kv.policies(self.sparse_v, self.state, &Plans::new(&checkpoint), model.description())?,
+            kv: self.kv.map_or_else(|| caches(DEFAULT_KV), Ok)?.policies(
+                self.sparse_v,
+                self.state,
+                &Plans::new(&checkpoint),
+                model.description(),
+            )?,
             threads,
             repetitions: self.repetitions,
             fill: self.fill,
@@ -211,6 +242,11 @@ impl Bench {
         }
         Ok(())
     }
+}
+
+/// Caches by a name of our own.
+fn caches(text: &str) -> Result<Caches, Failure> {
+    text.parse().map_err(|error: String| Failure::new(error))
 }
 
 /// How often each configuration ran, in words.

@@ -5,8 +5,9 @@ use std::env::consts::ARCH;
 use crate::cli::TestOptions;
 use crate::named::{self, NAMED};
 use crate::needs::{self, Package};
-use crate::process::cargo;
-use crate::step::{self, Outcome, Step};
+use crate::process::{Call, cargo};
+use crate::step::{self, Outcome, Step, Trouble};
+use crate::tally::Tally;
 use crate::{capi, cuda, gpu, house, ledger, package, python, supply};
 
 /// A check every change has to pass.
@@ -71,10 +72,18 @@ pub const CHECKS: &[Check] = &[
     Check { name: "doc", about: "the documentation builds without a warning", run: doc },
     Check {
         name: "aarch64",
-        about: "kernel tests on 64-bit ARM, under qemu",
-        run: || on_aarch64(&quick_kernel_tests(), ARM_PROPTEST_CASES),
+        about: "kernel tests on 64-bit ARM, and some with a whole model on an old one, under qemu",
+        run: || {
+            let mut tally = on_aarch64(&quick_kernel_tests(), ARM_PROPTEST_CASES)?;
+            tally += on_old_aarch64()?;
+            Ok(tally)
+        },
     },
-    Check { name: "apple", about: "the kernel crates type-check for Apple silicon", run: apple },
+    Check {
+        name: "phones",
+        about: "kernels and the C library type-check for Apple silicon, iOS, Android and 32-bit ARM",
+        run: phones,
+    },
 ];
 
 /// The crates whose code depends on the processor, by its instructions or by its order of memory accesses: what
@@ -86,6 +95,8 @@ const ARM_LINUX: &str = "aarch64-unknown-linux-gnu";
 /// What links and runs programs for ARM Linux elsewhere. `pauth-impdef` spares qemu a cipher per return address.
 const ARM_LINKER: &str = "aarch64-linux-gnu-gcc";
 const ARM_RUNNER: &str = "qemu-aarch64 -L /usr/aarch64-linux-gnu -cpu max,pauth-impdef=on";
+/// The same processor as in a Raspberry Pi 4: of ARMv8.0, without dot products. What needs more ends with an illegal instruction.
+const OLD_ARM_RUNNER: &str = "qemu-aarch64 -L /usr/aarch64-linux-gnu -cpu cortex-a72";
 const ARM_PACKAGES: &[Package] = &[
     Package { name: "gcc-aarch64-linux-gnu", brings: ARM_LINKER },
     Package { name: "libc6-dev-arm64-cross", brings: "/usr/aarch64-linux-gnu/lib/libc.so" },
@@ -132,7 +143,9 @@ const READERS_LIST: &str = "crates/kvant-convert/tests/readers/requirements.txt"
 const LLAMA_CPP: &str = "target/llama-cpp";
 const LLAMA_CPP_LIST: &str = "crates/kvant-convert/tests/readers/llama_cpp.txt";
 
-const APPLE_SILICON: &str = "aarch64-apple-darwin";
+/// What kernels are type-checked for and not run on.
+const CHECKED_TARGETS: [&str; 4] =
+    ["aarch64-apple-darwin", "aarch64-apple-ios", "aarch64-linux-android", "armv7-unknown-linux-gnueabihf"];
 
 /// Runs the checks that were asked for; true when all is well.
 pub fn run(options: &TestOptions) -> bool {
@@ -260,27 +273,49 @@ fn doc() -> Outcome {
 
 fn on_aarch64(args: &[String], cases: &str) -> Outcome {
     // Options go before the caller's arguments, which may end in `-- ...` for the test program.
-    let test = |options: &[&str]| {
-        cargo(["test", "--no-fail-fast"]).args(options).args(or_kernel_tests(args, "--tests"))
-    };
     if ARCH == "aarch64" {
         println!("this machine is 64-bit ARM: no qemu needed");
-        return test(&[]).run();
+        return cargo(["test", "--no-fail-fast"]).args(or_kernel_tests(args, "--tests")).run();
     }
+    emulated(ARM_RUNNER, or_kernel_tests(args, "--tests"))?.env_default("PROPTEST_CASES", cases).run()
+}
+
+/// Where there are no dot products: the vocabulary, the products, and every small model with the tier that such a processor chooses.
+fn on_old_aarch64() -> Outcome {
+    let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
+    let kernels = words("-p kvant-simd -p kvant-weights --tests");
+    let mut tally =
+        emulated(OLD_ARM_RUNNER, kernels)?.env_default("PROPTEST_CASES", ARM_PROPTEST_CASES).run()?;
+    // The same models where there are, so that the two tiers can be told apart when one fails.
+    let models = words("-p kvant-model -p kvant-cpu --test fixtures --test conformance -- --skip mixtures");
+    for (runner, tier) in [(OLD_ARM_RUNNER, "neon-base"), (ARM_RUNNER, "neon")] {
+        tally += emulated(runner, models.clone())?.env("KVANT_SIMD", tier).run()?;
+    }
+    Ok(tally)
+}
+
+/// `cargo test` on 64-bit ARM as qemu has it.
+fn emulated(runner: &str, args: Vec<String>) -> Result<Call, Trouble> {
     needs::packages(ARM_PACKAGES)?;
     needs::target(ARM_LINUX)?;
     // In the environment and not in .cargo/config.toml, where they would break `cargo run` on a real ARM machine.
-    test(&["--target", ARM_LINUX])
+    Ok(cargo(["test", "--no-fail-fast", "--target", ARM_LINUX])
+        .args(args)
         .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", ARM_LINKER)
-        .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", ARM_RUNNER)
-        .env_default("PROPTEST_CASES", cases)
-        .run()
+        .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", runner))
 }
 
-fn apple() -> Outcome {
-    needs::target(APPLE_SILICON)?;
-    // Checking needs no linker, so no SDK from Apple either; but the TLS library below the model crate builds C, which
-    // does. Everything that differs by instruction set is in the kernel crates.
-    let packages = KERNEL_CRATES.iter().flat_map(|name| ["-p", name]);
-    cargo(["check", "--all-targets", "--target", APPLE_SILICON].into_iter().chain(packages)).run()
+fn phones() -> Outcome {
+    let mut tally = Tally::default();
+    for target in CHECKED_TARGETS {
+        needs::target(target)?;
+        // Checking needs no linker, so no SDK from Apple or Google either; but the TLS library of the command builds C, which
+        // does. Everything that differs by instruction set is in the kernel crates.
+        let packages = KERNEL_CRATES.iter().flat_map(|name| ["-p", name]);
+        tally += cargo(["check", "--all-targets", "--target", target].into_iter().chain(packages)).run()?;
+    }
+    for target in &CHECKED_TARGETS[1..] {
+        tally += cargo(["check", "-p", "kvant-capi", "--lib", "--target", target]).run()?;
+    }
+    Ok(tally)
 }

@@ -7,6 +7,7 @@ use crate::work::{Progress, detached};
 use kvant_codec::KvSpec;
 use kvant_engine::open::{open_plan, plan_path};
 use kvant_engine::{ActivationType, Plan, Policy, kv};
+use kvant_eval::divergence::{Headway, Models};
 use kvant_eval::plans::{
     self, Check, Goal, PlanRequest, Positions, Tried, calibration_windows, search, search_windows,
     sensitivities, spend_bits,
@@ -148,11 +149,12 @@ fn planned(
     let plan = open_plan(&path, &checkpoint).map_err(failed)?;
     let windows = search_windows(&tokenizer, model.context(), text, settings.tokens);
     let windows = windows.map_err(bad_value)?;
-    let mut tell = |headway: kvant_eval::divergence::Headway<'_>| {
+    let mut tell = |headway: Headway<'_>| {
         progress.tell_or_leave(headway.done as u64, headway.total as u64);
     };
-    let parts = sensitivities(&model, &plan, &windows, &mut tell).map_err(failed)?;
-    let check = Check { model: &model, plan: &plan, windows: &windows.other };
+    let models = Models { reference: &model, subject: &model, arithmetic: "f32" };
+    let parts = sensitivities(&models, &plan, &windows, &mut tell).map_err(failed)?;
+    let check = Check { models, plan: &plan, windows: &windows.other };
     let tried = search(goal, &parts, &check, &mut tell).map_err(failed)?;
     let best = tried.first().ok_or_else(|| match goal {
         Goal::Kl(kl) => bad_value(format!("no policy is expected to reach a KL divergence of {kl}")),

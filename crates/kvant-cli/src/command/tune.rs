@@ -7,12 +7,13 @@ use crate::table::Table;
 use crate::{open, progress};
 use clap::Args;
 use indicatif::ProgressBar;
+use kvant_engine::device::DeviceModel;
 use kvant_engine::open::{open_plan, plan_path};
-use kvant_engine::{ActivationType, load_model};
-use kvant_eval::divergence::Headway;
+use kvant_engine::{ActivationType, DeviceChoice, LoadOptions, load_model};
+use kvant_eval::divergence::{Headway, Models};
 use kvant_eval::plans::{
-    Check, Chosen, Goal, Tried, fewest_bits, known_sensitivities, search, search_windows, sensitivities,
-    sensitivity_tokens, spend_bits,
+    Check, Chosen, Goal, Tried, fewest_bits, known_sensitivities, probed_policies, search, search_windows,
+    sensitivities, sensitivity_tokens, spend_bits,
 };
 use kvant_eval::text;
 use kvant_text::tokenizer::Tokenizer;
@@ -69,6 +70,11 @@ pub struct Tune {
     #[arg(long, value_name = "N", default_value_t = 512)]
     tokens: usize,
 
+    /// Compute device: cpu, gpu (Metal, Vulkan or DirectX 12), cuda or cuda:N (NVIDIA), or
+    /// auto: a GPU that can run the model. The exact cache is always computed on the CPU
+    #[arg(long, value_name = "DEVICE", default_value_t = DeviceChoice::Cpu)]
+    device: DeviceChoice,
+
     #[command(flatten)]
     threads: ThreadOptions,
 
@@ -96,26 +102,39 @@ impl Tune {
         let checkpoint = self.rope.open(open::find(&self.model)?)?;
         let path = self.plan.clone().unwrap_or_else(|| plan_path(&checkpoint));
         let plan = open_plan(&path, &checkpoint)?;
-        let model = load_model(&checkpoint, ActivationType::F32)?;
+        let options = LoadOptions { activations: ActivationType::F32, ..LoadOptions::default() };
+        let placed =
+            DeviceModel::load(self.device, &checkpoint, options).map_err(|error| open::failure(&error))?;
+        // The exact cache is the CPU's, so that what a device rounds otherwise counts as well.
+        let exact = match placed.device {
+            None => None,
+            Some(_) => Some(load_model(&checkpoint, ActivationType::F32)?),
+        };
+        let model = &placed.model;
+        let reference = exact.as_ref().unwrap_or(model);
+        let models = Models { reference, subject: model, arithmetic: placed.name() };
+        for policy in probed_policies(model, &plan) {
+            placed.check(&policy).map_err(|error| open::failure(&error))?;
+        }
         let windows = search_windows(&Tokenizer::of(&checkpoint)?, model.context(), &text, self.tokens)
             .map_err(|e| Failure::new(format!("{name}: {e}")))?;
 
         if let Goal::Bits(bits) = goal {
-            let fewest = fewest_bits(&model, &plan)?;
+            let fewest = fewest_bits(model, &plan)?;
             if bits < fewest {
                 let message =
                     format!("--bits {bits}: a plan for this model needs at least {fewest:.2} bits per value");
                 return Err(Failure::Usage(message));
             }
         }
-        let check = Check { model: &model, plan: &plan, windows: &windows.other };
-        let parts = match known_sensitivities(&model, &plan, self.tokens, &name)? {
+        let check = Check { models, plan: &plan, windows: &windows.other };
+        let parts = match known_sensitivities(model, &plan, self.tokens, &name)? {
             Some(known) => known,
             None => {
-                let tokens = sensitivity_tokens(&model, &plan, &windows) + check.tokens(goal);
+                let tokens = sensitivity_tokens(model, &plan, &windows) + check.tokens(goal);
                 self.look_ahead(goal, &check, tokens)?;
                 let bar = progress::bar("{bar:30} {percent} %  layers one by one  {eta} left");
-                let parts = sensitivities(&model, &plan, &windows, &mut |headway| show(&bar, headway));
+                let parts = sensitivities(&models, &plan, &windows, &mut |headway| show(&bar, headway));
                 bar.finish_and_clear();
                 parts?
             }

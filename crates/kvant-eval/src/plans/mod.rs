@@ -19,5 +19,7 @@ pub use calibrate::{PlanError, PlanRequest, Progress, calibrate, calibration_win
 pub use choice::{Alternative, Goal};
 pub use kvant_calibrate::Positions;
 pub use search::{Check, SearchWindows, Tried, search, search_windows, spend_bits};
-pub use sensitivity::{Part, fewest_bits, known_sensitivities, sensitivities, sensitivity_tokens};
+pub use sensitivity::{
+    Part, fewest_bits, known_sensitivities, probed_policies, sensitivities, sensitivity_tokens,
+};
 pub use spending::{Chosen, evened, policy_for, uniform_for};

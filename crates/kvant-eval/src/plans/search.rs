@@ -11,7 +11,6 @@ use crate::windows::{Score, Windows};
 use kvant_cache::plan::{self, Cost, Plan};
 use kvant_codec::{CodecSpec, KvSpec, Side};
 use kvant_engine::Policy;
-use kvant_model::Model;
 use kvant_text::tokenizer::{EncodeOptions, Tokenizer};
 use std::sync::Arc;
 
@@ -75,7 +74,7 @@ pub struct Tried {
 /// What policies are measured with.
 pub struct Check<'a> {
     /// With f32 activations.
-    pub model: &'a Model,
+    pub models: Models<'a>,
     /// Numbers for their codecs.
     pub plan: &'a Arc<Plan>,
     /// Text that sensitivities were not measured on.
@@ -116,10 +115,9 @@ impl Check<'_> {
         policies: &[&Policy],
         headway: &mut dyn FnMut(Headway<'_>),
     ) -> Result<Vec<Divergence>, EvalError> {
-        let models = Models { reference: self.model, subject: self.model, arithmetic: "f32" };
         let caches: Vec<Policy> = policies.iter().map(|policy| self.plan.with(policy)).collect();
         let (windows, limits) = (self.windows, PassLimits::default());
-        let request = Request { models, windows, caches: &caches, mode: Mode::Strict, limits };
+        let request = Request { models: self.models, windows, caches: &caches, mode: Mode::Strict, limits };
         divergence(&request, None, headway)
     }
 }

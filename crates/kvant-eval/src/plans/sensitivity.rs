@@ -117,36 +117,65 @@ pub fn sensitivity_tokens(model: &Model, plan: &Plan, windows: &SearchWindows) -
     tokens(&windows.probed) * (1.0 + probes) + tokens(&windows.sides) * (1 + whole) as f64
 }
 
+/// The caches that [`sensitivities`] measures: one side of one layer rounded at a time, and a whole side by some codecs.
+struct Probes<'p> {
+    sides: Vec<Errors<'p>>,
+    /// One for each of the sides.
+    single: Vec<Policy>,
+    /// Keys by what is [measured], then values.
+    whole: Vec<Policy>,
+}
+
+impl<'p> Probes<'p> {
+    fn new(model: &Model, plan: &'p Arc<Plan>) -> Self {
+        let sides = sides(model, plan);
+        let with = |policy: Policy| plan.with(&policy);
+        let single = sides.iter().map(|at| with(only(at.layer, at.side, probe(at.side)))).collect();
+        let whole = [Side::Key, Side::Value]
+            .into_iter()
+            .flat_map(|side| measured(side).into_iter().map(move |spec| every(side, spec)))
+            .map(with)
+            .collect();
+        Self { sides, single, whole }
+    }
+}
+
+/// All caches that a search may measure before policies are made: what a device has to be able to keep.
+pub fn probed_policies(model: &Model, plan: &Arc<Plan>) -> Vec<Policy> {
+    let Probes { mut single, whole, .. } = Probes::new(model, plan);
+    single.extend(whole);
+    single
+}
+
 /// Measures every side of every layer, and some codecs on a whole side, and makes the alternatives that follow. `headway` counts
 /// positions over all caches.
+///
+/// Where reference and subject are one model on the CPU, a probe begins at the layer that it rounds, with what the exact pass left there.
 ///
 /// # Errors
 /// If the plan has no numbers for a codec, or a pass fails.
 pub fn sensitivities(
-    model: &Model,
+    models: &Models<'_>,
     plan: &Arc<Plan>,
     windows: &SearchWindows,
     headway: &mut dyn FnMut(Headway<'_>),
 ) -> Result<Vec<Part>, EvalError> {
-    let sides = sides(model, plan);
-    let with = |policy: Policy| plan.with(&policy);
-    let probes: Vec<Policy> = sides.iter().map(|at| with(only(at.layer, at.side, probe(at.side)))).collect();
-    let whole: Vec<Policy> = [Side::Key, Side::Value]
-        .into_iter()
-        .flat_map(|side| measured(side).into_iter().map(move |spec| every(side, spec)))
-        .map(with)
-        .collect();
+    let Probes { sides, single: probes, whole } = Probes::new(models.subject, plan);
     let token: usize = sides.iter().map(|at| at.heads * at.dim * size_of::<f32>()).sum();
     let positions =
         |caches: &[Policy], windows: &Windows| caches.len() * (windows.ctx() - 1) * windows.chunks();
     let total = positions(&probes, &windows.probed) + positions(&whole, &windows.sides);
     let mut before = 0;
     let mut found = |caches: &[Policy], windows: &Windows| -> Result<Vec<f64>, EvalError> {
-        let models = Models { reference: model, subject: model, arithmetic: "f32" };
         let mut found: Vec<f64> = Vec::with_capacity(caches.len());
         for some in caches.chunks((ROOM / (token * windows.ctx()).max(1)).max(1)) {
-            let request =
-                Request { models, windows, caches: some, mode: Mode::Strict, limits: PassLimits::default() };
+            let request = Request {
+                models: *models,
+                windows,
+                caches: some,
+                mode: Mode::Strict,
+                limits: PassLimits::default(),
+            };
             let all = positions(some, windows);
             let measured = divergence(&request, None, &mut |now| {
                 // A pass takes its caches equally far.

@@ -64,6 +64,7 @@ impl Simd for Avx2 {
     const HEADS: usize = 4;
     const TILES: usize = 1;
     const REGISTERS: usize = 8;
+    const RUNS: bool = true;
 
     unsafe fn call<W: Work<Self>>(work: W) -> W::Output {
         /// # Safety
@@ -321,6 +322,29 @@ impl Simd for Avx2 {
             each!(i => {
                 let pairs = _mm256_maddubs_epi16(codes[i], q);
                 _mm256_add_epi32(acc[i], _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+            })
+        }
+        fn dot_run<const BITS: u32>(acc: I2, codes: &[I2], q: *const i8) -> I2 {
+            // A pair of products is at most 2·128·(2ᴮ − 1): so many of them stay below 2¹⁵.
+            let most = match BITS {
+                0..=4 => 8,
+                5 => 4,
+                6 => 2,
+                _ => 1,
+            };
+            each!(i => {
+                let (mut sum, mut at) = (acc[i], 0);
+                while at < codes.len() {
+                    let end = codes.len().min(at + most);
+                    let mut pairs = _mm256_maddubs_epi16(codes[at][i], Self::quad(q.add(4 * at)));
+                    for j in at + 1..end {
+                        let next = _mm256_maddubs_epi16(codes[j][i], Self::quad(q.add(4 * j)));
+                        pairs = _mm256_add_epi16(pairs, next);
+                    }
+                    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+                    at = end;
+                }
+                sum
             })
         }
         fn dot_full(acc: I2, codes: I2, q: __m256i) -> I2 {

@@ -158,6 +158,8 @@ pub trait Simd: Copy + 'static {
 
     /// Logical vectors that the registers hold.
     const REGISTERS: usize;
+    /// Whether [`Simd::dot_run`] is quicker than [`Simd::dot`] quad by quad.
+    const RUNS: bool = false;
 
     /// Runs work in a function of its own that enables the tier's target features.
     unsafe fn call<W: Work<Self>>(work: W) -> W::Output;
@@ -293,6 +295,17 @@ pub trait Simd: Copy + 'static {
     unsafe fn quad(p: *const i8) -> Self::Quad;
     /// acc\[lane\] += Σ₄ codes·quad for codes below 128.
     unsafe fn dot(acc: Self::I, codes: Self::B, q: Self::Quad) -> Self::I;
-    /// The same for bytes of the full range, as made by [`Simd::bytes`] and [`Simd::lookup`].
+    /// acc\[lane\] += the same over several quads, which follow one another at `q`, for codes below 2^`BITS`, at most 7. Few bits leave
+    /// room to sum products up in 16 bits before they are widened.
+    #[inline(always)]
+    unsafe fn dot_run<const BITS: u32>(acc: Self::I, codes: &[Self::B], q: *const i8) -> Self::I {
+        let mut sum = acc;
+        for (j, codes) in codes.iter().enumerate() {
+            // SAFETY: the caller's contract.
+            sum = unsafe { Self::dot(sum, *codes, Self::quad(q.add(4 * j))) };
+        }
+        sum
+    }
+    /// The same as [`Simd::dot`] for bytes of the full range, as made by [`Simd::bytes`] and [`Simd::lookup`].
     unsafe fn dot_full(acc: Self::I, codes: Self::B, q: Self::Quad) -> Self::I;
 }

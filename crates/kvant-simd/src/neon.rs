@@ -43,10 +43,14 @@ pub trait ByteProducts: Copy + 'static {
     /// # Safety
     /// The CPU has the tier.
     unsafe fn dot_codes(acc: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t;
+
+    /// [`Simd::RUNS`].
+    const RUNS: bool;
 }
 
 impl ByteProducts for DotProduct {
     type Matrix = crate::I8mm;
+    const RUNS: bool = false;
 
     #[inline(always)]
     unsafe fn dot(acc: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
@@ -63,6 +67,7 @@ impl ByteProducts for DotProduct {
 
 impl ByteProducts for WideningProduct {
     type Matrix = Vectors;
+    const RUNS: bool = true;
 
     /// Two products of −128 and −128 are 2¹⁵ together, one more than 16 bits hold: neighbours are summed up in 32.
     #[inline(always)]
@@ -158,6 +163,7 @@ impl<D: ByteProducts> Simd for NeonBy<D> {
     const HEADS: usize = 4;
     const TILES: usize = 1;
     const REGISTERS: usize = 8;
+    const RUNS: bool = D::RUNS;
 
     unsafe fn call<W: Work<Self>>(work: W) -> W::Output {
         /// # Safety
@@ -387,6 +393,29 @@ impl<D: ByteProducts> Simd for NeonBy<D> {
         }
         fn dot(acc: I4, codes: B4, q: int8x16_t) -> I4 {
             four!(i => D::dot_codes(acc[i], vreinterpretq_s8_u8(codes[i]), q))
+        }
+        fn dot_run<const BITS: u32>(acc: I4, codes: &[B4], q: *const i8) -> I4 {
+            // A product is at most 128·(2ᴮ − 1): so many of them stay below 2¹⁵. Where there are dot products nobody asks for this.
+            let most = match BITS {
+                0..=5 => 8,
+                6 => 4,
+                _ => 2,
+            };
+            four!(i => {
+                let (mut sum, mut at) = (acc[i], 0);
+                while at < codes.len() {
+                    let end = codes.len().min(at + most);
+                    let (mut low, mut high) = (vdupq_n_s16(0), vdupq_n_s16(0));
+                    for j in at..end {
+                        let (codes, quad) = (vreinterpretq_s8_u8(codes[j][i]), Self::quad(q.add(4 * j)));
+                        low = vmlal_s8(low, vget_low_s8(codes), vget_low_s8(quad));
+                        high = vmlal_high_s8(high, codes, quad);
+                    }
+                    sum = vaddq_s32(sum, vpaddq_s32(vpaddlq_s16(low), vpaddlq_s16(high)));
+                    at = end;
+                }
+                sum
+            })
         }
         fn dot_full(acc: I4, codes: B4, q: int8x16_t) -> I4 {
             four!(i => D::dot(acc[i], vreinterpretq_s8_u8(codes[i]), q))

@@ -178,6 +178,59 @@ fn dot_products_are_exact_on_every_tier() {
     }
 }
 
+/// Eight quads of codes below 2^BITS at once.
+struct Run<S, const BITS: u32>([[u8; 64]; 8], [i8; 32], PhantomData<S>);
+
+impl<S: Simd, const BITS: u32> Work<S> for Run<S, BITS> {
+    type Output = [[i32; LANES]; 8];
+
+    /// After each number of quads from one to eight.
+    unsafe fn run(self) -> [[i32; LANES]; 8] {
+        let mut out = [[0; LANES]; 8];
+        // SAFETY: the caller has asked for the tier; vectors are 64 bytes, and 16 integers.
+        unsafe {
+            let codes = self.0.map(|codes| S::bload(codes.as_ptr()));
+            for (count, out) in (1..=8).zip(&mut out) {
+                let sum = S::dot_run::<BITS>(S::isplat(5), &codes[..count], self.1.as_ptr());
+                S::istore(out.as_mut_ptr(), sum);
+            }
+        }
+        out
+    }
+}
+
+/// At the ends of the ranges, where 16 bits are fullest.
+fn runs_are_exact<const BITS: u32>() {
+    let most = (1u16 << BITS) as u8 - 1;
+    for fill in [-128i8, 127, -1, 99] {
+        let codes: [[u8; 64]; 8] = std::array::from_fn(|j| {
+            std::array::from_fn(|i| if fill == 99 { (i * 7 + j) as u8 & most } else { most })
+        });
+        let quads: [i8; 32] =
+            std::array::from_fn(|i| if fill == 99 { (i as i8).wrapping_mul(37) } else { fill });
+        for tier in Tier::available() {
+            // SAFETY: the tier is available.
+            let found = with_tier!(tier, S => unsafe { S::call(Run::<S, BITS>(codes, quads, PhantomData)) });
+            for count in 1..=8 {
+                for lane in 0..LANES {
+                    let product = |i: usize| i32::from(codes[i / 4][4 * lane + i % 4]) * i32::from(quads[i]);
+                    let want = 5 + (0..4 * count).map(product).sum::<i32>();
+                    assert_eq!(found[count - 1][lane], want, "{tier}, {BITS} bits, {count} quads of {fill}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn runs_of_dot_products_are_exact_on_every_tier() {
+    runs_are_exact::<2>();
+    runs_are_exact::<4>();
+    runs_are_exact::<5>();
+    runs_are_exact::<6>();
+    runs_are_exact::<7>();
+}
+
 /// All bytes, looked up by four bits, by five, and by both nibbles of a byte.
 struct Lookups<S>([i8; 32], [u8; 64], PhantomData<S>);
 

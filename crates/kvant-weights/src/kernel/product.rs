@@ -390,6 +390,21 @@ unsafe fn integer_dots<S: Simd, F: Format, const T: usize>(
             }
         }
         let bytes = x.bytes.add(part * F::GROUP);
+        if const { S::RUNS && !is_full::<F>() } {
+            let quads = &quads[part * count..][..count];
+            for t in 0..T {
+                let bytes = bytes.add(t * BLOCK);
+                n[t] = match F::BITS {
+                    2 => S::dot_run::<2>(n[t], quads, bytes),
+                    3 => S::dot_run::<3>(n[t], quads, bytes),
+                    4 if F::LEVELS.is_none() => S::dot_run::<4>(n[t], quads, bytes),
+                    5 => S::dot_run::<5>(n[t], quads, bytes),
+                    6 => S::dot_run::<6>(n[t], quads, bytes),
+                    _ => S::dot_run::<7>(n[t], quads, bytes),
+                };
+            }
+            return n;
+        }
         // Quads outside, tokens inside: as many sums grow side by side as there are tokens.
         for j in 0..count {
             let codes = quads[part * count + j];

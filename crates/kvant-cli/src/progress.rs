@@ -1,8 +1,9 @@
 //! Progress: a bar on a terminal; anywhere else a line every ten seconds, and one for each file that is fetched.
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
+use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle, TermLike};
 use kvant_engine::memory::bytes;
 use kvant_hub::Progress;
+use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -18,7 +19,9 @@ pub fn bar(template: &str) -> ProgressBar {
     let words = template.replace("[{bar:30}]", "").replace("{bar:30}", "");
     let template = if is_terminal { template } else { words.trim_start() };
     if let Ok(style) = ProgressStyle::with_template(template) {
-        bar.set_style(style);
+        // A connection is as fast as it was lately; work that comes in bursts is as fast as on average.
+        let is_transfer = template.contains("bytes_per_sec");
+        bar.set_style(if is_transfer { style } else { style.with_key("eta", show_time_left) });
     }
     if is_terminal {
         bar.tick();
@@ -26,6 +29,22 @@ pub fn bar(template: &str) -> ProgressBar {
         bar.set_draw_target(ProgressDrawTarget::term_like(Box::new(BarLines::new(io::stderr(), PAUSE))));
     }
     bar
+}
+
+/// The time that is left if it goes on as it did since the beginning.
+fn show_time_left(state: &ProgressState, out: &mut dyn fmt::Write) {
+    let left = time_left(state.elapsed(), state.pos(), state.len().unwrap_or(0));
+    // Nobody need see it.
+    let _ = match left {
+        Some(left) => write!(out, "{:#}", HumanDuration(left)),
+        None => write!(out, "?"),
+    };
+}
+
+/// None before anything is done.
+fn time_left(elapsed: Duration, done: u64, total: u64) -> Option<Duration> {
+    let share = total.saturating_sub(done) as f64 / done as f64;
+    Duration::try_from_secs_f64(elapsed.as_secs_f64() * share).ok()
 }
 
 /// Shows how far the weights of a model are on their way to a device; [`end_loading`] takes the bar away.
@@ -195,6 +214,15 @@ mod tests {
         fn flush(&mut self) -> io::Result<()> {
             Ok(())
         }
+    }
+
+    #[test]
+    fn what_is_left_takes_as_long_as_what_was_done() {
+        let minute = Duration::from_secs(60);
+        assert_eq!(time_left(minute, 3, 12), Some(3 * minute));
+        assert_eq!(time_left(minute, 12, 12), Some(Duration::ZERO));
+        assert_eq!(time_left(minute, 0, 12), None);
+        assert_eq!(time_left(minute, 0, 0), None);
     }
 
     #[test]

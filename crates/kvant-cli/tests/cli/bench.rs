@@ -70,7 +70,7 @@ fn a_summary_has_a_row_for_each_precision() {
     let arguments = ["bench", &model, "--summary", "-p", "20", "-n", "3", "-r", "1", "--threads", "1"];
     let rows = rows(&home.run(&[&arguments[..], &["--json"]].concat()).ok());
     let weights: Vec<&str> = rows.iter().map(|row| row["weights"].as_str().unwrap()).collect();
-    assert_eq!(weights[1..], ["Int8G32", "Int4G32"], "{weights:?}");
+    assert_eq!(weights[1..], ["int8g32", "int4g32"], "{weights:?}");
     for row in &rows {
         for name in ["prompt_tok_s", "tok_s", "first_token_ms", "load_ms"] {
             assert!(row[name].as_f64().unwrap() > 0.0, "{name}: {row}");
@@ -84,7 +84,7 @@ fn a_summary_has_a_row_for_each_precision() {
         }
     }
     let text = home.run(&[&arguments[..], &["--weights", "int8", "--kv", "f16"]].concat()).ok();
-    assert!(text.contains("Int8G32") && !text.contains("Int4G32") && text.contains("cache f16"), "{text}");
+    assert!(text.contains("int8g32") && !text.contains("int4g32") && text.contains("cache f16"), "{text}");
     assert!(text.lines().take(2).all(|line| line.chars().count() <= 80), "{text}");
     home.run(&["bench", &model, "--summary", "--kv", "f16,int4"]).fails(2, &["--kv"]);
     home.run(&["bench", &model, "--summary", "--fill"]).fails(2, &["--fill"]);

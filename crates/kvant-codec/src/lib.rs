@@ -77,8 +77,8 @@ mod transform;
 mod trellis;
 
 pub use codec::{
-    Build, BuildFn, Calibration, CodecSpec, DecodedCodec, ExactCodec, FAMILIES, Family, GroupSize,
-    KernelReport, Learned, Options, PageCodec, Rounding, Scaling,
+    AngleBook, Build, BuildFn, Calibration, CodecSpec, Compound, DecodedCodec, ExactCodec, FAMILIES, Family,
+    GroupSize, KernelReport, Learned, Options, PageCodec, Rounding, Scaling,
 };
 pub use error::{BuildError, CodecError};
 pub use format::{Dense, DenseError, Element, PageFormat, PageSize, Rotation, ScaleFormat, Side};

@@ -1,7 +1,7 @@
 //! Any codec without its kernels: the same pages, decoded to f32 before they are scored and summed up. Kernels round queries and weights to bytes;
 //! against this codec it shows what that changes.
 
-use super::{KernelReport, PageCodec, Rounding};
+use super::{Compound, KernelReport, PageCodec, Rounding};
 use crate::error::CodecError;
 use crate::format::{PageFormat, Side};
 use std::sync::Arc;
@@ -39,6 +39,10 @@ impl PageCodec for DecodedCodec {
 
     fn format(&self) -> Option<PageFormat> {
         self.0.format()
+    }
+
+    fn compound(&self) -> Option<Compound<'_>> {
+        self.0.compound()
     }
 
     fn rounding(&self) -> Option<Rounding> {

@@ -13,7 +13,7 @@
 //! Sums of values decode: an old difference is part of every later value, and its weight the sum of all of theirs.
 
 use super::family::{Build, Family, GroupSize, Options, Scaling};
-use super::{CodecSpec, KernelReport, PageCodec, scalar};
+use super::{CodecSpec, Compound, KernelReport, PageCodec, scalar};
 use crate::error::{BuildError, CodecError, not_finite, size, whole};
 use crate::format::{Rotation, ScaleFormat, Side};
 use crate::kernel::Query;
@@ -120,6 +120,11 @@ impl PageCodec for DeltaCodec {
 
     fn kernels(&self) -> KernelReport {
         KernelReport { accumulate: "decode", ..self.differences.kernels() }
+    }
+
+    fn compound(&self) -> Option<Compound<'_>> {
+        let (first, basis) = (self.format, self.basis.format());
+        Some(Compound::Delta { first, differences: &*self.differences, group: self.group, basis })
     }
 
     fn encode(&self, rows: &[f32], page: &mut [u8]) -> Result<(), CodecError> {

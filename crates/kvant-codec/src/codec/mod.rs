@@ -6,6 +6,7 @@
 //! and say so in [`PageCodec::kernels`].
 
 mod codec_spec;
+mod compound;
 mod decoded;
 mod delta;
 pub(crate) mod exact;
@@ -21,6 +22,7 @@ mod turbo;
 mod uniform;
 
 pub use codec_spec::CodecSpec;
+pub use compound::{AngleBook, Compound};
 pub use decoded::DecodedCodec;
 pub use exact::ExactCodec;
 pub use family::{Build, BuildFn, Calibration, Family, GroupSize, Learned, Options, Scaling};
@@ -103,6 +105,11 @@ pub trait PageCodec: Send + Sync {
     /// [`format`](crate::format). `None` for codecs whose pages are neither plain numbers nor codes under scales: of the
     /// families here `polar`, and `delta` and `turbo`, whose pages are made of others.
     fn format(&self) -> Option<PageFormat> {
+        None
+    }
+
+    /// What its pages are made of, where [`PageCodec::format`] says nothing.
+    fn compound(&self) -> Option<Compound<'_>> {
         None
     }
 

@@ -16,7 +16,7 @@
 //! Angles are not linear in anything: scores and sums decode. The codec exists for comparison.
 
 use super::family::{Build, Family, Options};
-use super::{KernelReport, PageCodec, dimension};
+use super::{AngleBook, Compound, KernelReport, PageCodec, dimension};
 use crate::error::{BuildError, CodecError, not_finite, size};
 use crate::format::{Rotation, ScaleFormat, Side};
 use crate::transform::Basis;
@@ -41,9 +41,6 @@ const LEVELS: usize = 4;
 /// Channels under one radius.
 const BLOCK: usize = 1 << LEVELS;
 
-/// Cosine and sine of every code's angle, by level.
-type Book = [Vec<[f32; 2]>; LEVELS];
-
 struct PolarCodec {
     side: Side,
     dim: usize,
@@ -52,7 +49,7 @@ struct PolarCodec {
     bits: usize,
     format: ScaleFormat,
     basis: Basis,
-    book: &'static Book,
+    book: &'static AngleBook,
     tier: Tier,
 }
 
@@ -73,8 +70,8 @@ fn build(build: &Build<'_>) -> Result<Box<dyn PageCodec>, BuildError> {
 }
 
 /// The angles of a width, made once per process.
-fn book(bits: u8) -> &'static Book {
-    static BOOKS: [OnceLock<Book>; 6] = [const { OnceLock::new() }; 6];
+fn book(bits: u8) -> &'static AngleBook {
+    static BOOKS: [OnceLock<AngleBook>; 6] = [const { OnceLock::new() }; 6];
     BOOKS[usize::from(bits)].get_or_init(|| {
         std::array::from_fn(|level| {
             let angles = match level {
@@ -223,6 +220,11 @@ impl PageCodec for PolarCodec {
 
     fn kernels(&self) -> KernelReport {
         KernelReport { encode: "plain", scores: "decode", accumulate: "decode" }
+    }
+
+    fn compound(&self) -> Option<Compound<'_>> {
+        let (bits, basis) = (self.bits as u8, self.basis.format());
+        Some(Compound::Polar { bits, radii: self.format, book: self.book, basis })
     }
 
     fn encode(&self, rows: &[f32], page: &mut [u8]) -> Result<(), CodecError> {

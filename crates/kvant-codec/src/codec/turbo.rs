@@ -11,7 +11,7 @@
 //! Sums of values decode: their error is what counts, not their bias, and `tq{b}` has the smaller one.
 
 use super::family::{Build, Family, Options, Scaling};
-use super::{CodecSpec, KernelReport, PageCodec, scalar, sketch};
+use super::{CodecSpec, Compound, KernelReport, PageCodec, scalar, sketch};
 use crate::error::{BuildError, CodecError, size, whole};
 use crate::format::{Rotation, Side};
 use crate::kernel::Query;
@@ -89,6 +89,10 @@ impl PageCodec for TurboCodec {
 
     fn kernels(&self) -> KernelReport {
         KernelReport { accumulate: "decode", ..self.coarse.kernels() }
+    }
+
+    fn compound(&self) -> Option<Compound<'_>> {
+        Some(Compound::Sum([&*self.coarse, &*self.sketch]))
     }
 
     fn encode(&self, rows: &[f32], page: &mut [u8]) -> Result<(), CodecError> {

@@ -1,12 +1,13 @@
 //! Keys and values of a pass into pages, and attention over pages: planned for all layers before the first runs, then recorded.
 
 use crate::buffer::Buffer;
-use crate::layout::{LayoutKernels, SideKernels, SlotKernels};
+use crate::layout::{LayoutKernels, SlotKernels};
 use crate::network::GpuNetwork;
 use crate::plan::{Class, PassParams, Round, Writes};
 use crate::program::Attention;
 use crate::recorder::Grid;
 use crate::run::Run;
+use crate::side_kernels::{EncodeCall, SideKernels};
 use crate::tables::Tables;
 use crate::weights::Place;
 use kvant_cache::{CacheLayout, ExactWindow, KvSlot, Mode, Sequence, StateError, StateErrorKind};
@@ -275,11 +276,15 @@ impl<'a> Run<'a> {
         let &LaterPages { slot, side, at, records } = of;
         let Some(kernels) = self.kernels.slots.get(slot.index()).and_then(Option::as_ref) else { return };
         let of = [&kernels.key, &kernels.value][side];
-        let kernel = of.encode_kernel(&self.network.gpu, self.pages.len());
-        let Some(kernel) = kernel.filter(|_| records > 0) else { return };
-        let mut bound = of.encode_bound(&self.buffers.plan, &self.buffers.status);
-        bound.extend(self.pages.iter().map(|buffer| &**buffer));
-        self.recorder.dispatch(&kernel, &bound, &[at as u32, records as u32], of.encode_grid(records));
+        if records == 0 {
+            return;
+        }
+        let (gpu, kept) = (&self.network.gpu, (&self.buffers.plan, &self.buffers.status));
+        for EncodeCall { kernel, mut bound, grid } in of.encode_calls(gpu, kept, (records, self.pages.len()))
+        {
+            bound.extend(self.pages.iter().map(|buffer| &**buffer));
+            self.recorder.dispatch(&kernel, &bound, &[at as u32, records as u32], grid);
+        }
     }
 
     /// How the attention of a block is cut.

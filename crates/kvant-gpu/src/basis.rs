@@ -74,12 +74,20 @@ pub(crate) fn radices(mut length: usize) -> Option<Vec<usize>> {
 
 /// The changes of basis of heads of one dimension; `None` where vectors stay as they are.
 pub(crate) fn bases(heads: &[&BasisFormat]) -> Option<Bases> {
+    let first = way(heads[0]);
+    bases_by(heads, if heads.iter().all(|format| way(format) == first) { first } else { Way::Dense })
+}
+
+/// The same by matrices.
+pub(crate) fn dense_bases(heads: &[&BasisFormat]) -> Option<Bases> {
+    bases_by(heads, Way::Dense)
+}
+
+fn bases_by(heads: &[&BasisFormat], way: Way) -> Option<Bases> {
     if heads.iter().all(|format| is_plain(format)) {
         return None;
     }
     let dim = heads[0].dim;
-    let first = way(heads[0]);
-    let way = if heads.iter().all(|format| way(format) == first) { first } else { Way::Dense };
     let linear = match way {
         Way::Walsh => dim,
         Way::Fourier => 3 * dim,
@@ -105,18 +113,7 @@ pub(crate) fn bases(heads: &[&BasisFormat]) -> Option<Bases> {
 impl Bases {
     fn add(&mut self, format: &BasisFormat) {
         let dim = format.dim;
-        // T and T⁻¹, row by row.
-        let (forward, inverse) = match &format.linear {
-            Linear::Dense(dense) => (dense.matrix().to_vec(), dense.inverse_matrix().to_vec()),
-            Linear::Rotation { kind, seed } => {
-                let basis = Basis::new(*kind, dim, *seed);
-                let mut columns: Vec<f32> =
-                    (0..dim * dim).map(|n| f32::from(u8::from(n % dim == n / dim))).collect();
-                // Row j becomes T e_j, a column of T; of a rotation that is a row of T⁻¹.
-                basis.apply(&mut columns, Tier::Scalar).expect("whole vectors");
-                (transposed(dim, &columns), columns)
-            }
-        };
+        let (forward, inverse) = matrices(format);
         let lambda = |c: usize| format.lambda.get(c).copied().unwrap_or(1.0);
         let mean = || (0..dim).map(|c| format.mean.get(c).copied().unwrap_or(0.0));
         match self.way {
@@ -139,6 +136,33 @@ impl Bases {
     }
 }
 
-fn transposed(dim: usize, matrix: &[f32]) -> Vec<f32> {
+/// T and T⁻¹, row by row.
+fn matrices(format: &BasisFormat) -> (Vec<f32>, Vec<f32>) {
+    let dim = format.dim;
+    match &format.linear {
+        Linear::Dense(dense) => (dense.matrix().to_vec(), dense.inverse_matrix().to_vec()),
+        Linear::Rotation { kind, seed } => {
+            let basis = Basis::new(*kind, dim, *seed);
+            let mut columns: Vec<f32> =
+                (0..dim * dim).map(|n| f32::from(u8::from(n % dim == n / dim))).collect();
+            // Row j becomes T e_j, a column of T; of a rotation that is a row of T⁻¹.
+            basis.apply(&mut columns, Tier::Scalar).expect("whole vectors");
+            (transposed(dim, &columns), columns)
+        }
+    }
+}
+
+/// From the coordinates of one rotation to those of another, `(to, from)`.
+pub(crate) fn turn(from: &BasisFormat, to: &BasisFormat) -> Vec<f32> {
+    let dim = from.dim;
+    let (to, back) = (matrices(to).0, matrices(from).1);
+    let entry = |n: usize| -> f32 {
+        let row = (0..dim).map(|k| f64::from(to[n / dim * dim + k]) * f64::from(back[k * dim + n % dim]));
+        row.sum::<f64>() as f32
+    };
+    (0..dim * dim).map(entry).collect()
+}
+
+pub(crate) fn transposed(dim: usize, matrix: &[f32]) -> Vec<f32> {
     (0..dim * dim).map(|n| matrix[n % dim * dim + n / dim]).collect()
 }

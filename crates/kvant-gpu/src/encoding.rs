@@ -7,6 +7,8 @@
 //! number that lies at the middle between two codes may get the other one, and a scale the next of its format.
 
 use crate::basis::{Bases, Way, radices};
+use crate::coding::DeltaPages;
+use crate::compound::{delta_loader, sum_loader};
 use crate::fitting::{Fit, exactly};
 use crate::head_widths;
 use crate::page_text::{group_channels, planes, row_words, sections};
@@ -19,16 +21,22 @@ use std::fmt::Write;
 pub(crate) const MOST_CHANNELS: usize = 256;
 
 /// Why the device does not encode as a codec does.
-pub(crate) fn refusal(format: &PackedFormat, rounding: Rounding) -> Option<String> {
-    if format.coded.max(format.dim) > MOST_CHANNELS {
-        return Some(format!(
-            "{} channels are more than the {MOST_CHANNELS} that are encoded on a GPU",
-            format.dim
-        ));
-    }
-    rule_text(format, rounding)
-        .is_none()
-        .then(|| format!("scales by the rule {:?} are not chosen on a GPU", rounding.rule))
+pub(crate) fn refusal(format: &PackedFormat) -> Option<String> {
+    let is_wide = format.coded.max(format.dim) > MOST_CHANNELS;
+    is_wide.then(|| {
+        format!("{} channels are more than the {MOST_CHANNELS} that are encoded on a GPU", format.dim)
+    })
+}
+
+/// What codes are of.
+#[derive(Clone, Copy)]
+pub(crate) enum Part<'a> {
+    /// The vectors.
+    Whole,
+    /// Differences from the token before.
+    Delta(&'a DeltaPages),
+    /// What other codes of the page leave over, in another basis, the matrix to which is among the bases.
+    Rest { coarse: &'a PackedFormat, turn_at: usize },
 }
 
 /// What a kernel that encodes is made of.
@@ -42,19 +50,27 @@ pub(crate) struct Encoder<'a> {
     pub bases: Option<&'a Bases>,
     /// Whether widths are those of the head.
     pub is_mixed: bool,
+    /// What becomes of tokens in the basis before scales are chosen, of codes that are parts of others.
+    pub part: Part<'a>,
 }
 
 impl Encoder<'_> {
     /// Workgroups that share a page.
     pub(crate) fn parts(&self) -> usize {
-        if self.format.channel_scale.is_some() { 1 } else { self.format.tokens / 16 }
+        let is_whole = self.format.channel_scale.is_some() || matches!(self.part, Part::Delta(_));
+        if is_whole { 1 } else { self.format.tokens / 16 }
     }
 
-    /// The kernel, without the buffers of maps and pages; `None` where there is none for the rule.
-    pub(crate) fn source(&self) -> Option<String> {
+    /// The kernel, without the buffers of maps and pages.
+    pub(crate) fn source(&self) -> String {
         let Encoder { format, rounding, bases, .. } = *self;
-        let rule = rule_text(format, rounding)?;
+        let rule = rule_text(format, rounding);
         let fit = Fit::new(format, rounding);
+        let (mut loader, loaded) = match self.part {
+            Part::Whole => Default::default(),
+            Part::Delta(pages) => delta_loader(pages),
+            Part::Rest { coarse, turn_at } => sum_loader(coarse, turn_at),
+        };
         let (functions, call) = bases.map_or_else(Default::default, |bases| move_text(format.dim, bases));
         let sections = if self.is_mixed {
             head_widths::encoder(format, bases.map_or(0, |bases| bases.forward_step))
@@ -65,11 +81,20 @@ impl Encoder<'_> {
             .replace("//RULE", &(rule + &fit.functions))
             .replace("//CODE", &code_text(format, rounding))
             .replace("//MOVE", &call)
+            .replace("//LOADED", loaded)
+            .replace("//REFIT", if rounding.rule == Rule::NonLinear { REFIT } else { "" })
             .replace("//FIT_TOKEN", fit.token)
             .replace("//FIT", fit.channel);
+        if let (Rule::NonLinear, [Span { meaning: CodeMeaning::Table(table), .. }, ..]) =
+            (rounding.rule, &format.spans[..])
+        {
+            let levels: Vec<String> = table[..16].iter().map(|level| format!("{level}.0")).collect();
+            let levels = levels.join(", ");
+            let _ = writeln!(loader, "var<private> refit_levels: array<f32, 16> = array<f32, 16>({levels});");
+        }
         let quotient = include_str!("wgsl/quotient.wgsl");
         let number = number_text(self.element);
-        Some([&*self.constants(), &text, &functions, &sections, quotient, &number].concat())
+        [&*self.constants(), &text, &functions, &sections, quotient, &number, &loader].concat()
     }
 
     fn constants(&self) -> String {
@@ -118,6 +143,22 @@ impl Encoder<'_> {
         text
     }
 }
+
+/// The scale of least Σ x²·(x − s·level)² for the codes under the one that made them.
+const REFIT: &str = "var along = 0.0;
+                var power = 0.0;
+                for (var c = GROUP * g; c < end; c++) {
+                    let x = token_number(t, c) * token_inverse[i];
+                    let code = code_of(token_number(t, c), token_inverse[i], 0.0, section_of(GROUP * g));
+                    let level = refit_levels[code];
+                    let weighted = (x * x) * level;
+                    along = fma(weighted, x, along);
+                    power = fma(weighted, level, power);
+                }
+                if power > 0.0 {
+                    s.x = s.x * divided(along, power);
+                }
+                s.x = stored(s.x);";
 
 /// `begin_head(head)` where all heads have the same widths.
 fn head_text(format: &PackedFormat, bases: Option<&Bases>) -> String {
@@ -191,7 +232,7 @@ fn walsh_text(dim: usize) -> String {
     )
 }
 
-fn number_text(element: Element) -> String {
+pub(crate) fn number_text(element: Element) -> String {
     let number = match element {
         Element::F32 => "bitcast<f32>(page_word(page, index))",
         Element::F16 => "half_of(page_word(page, index / 2u), index % 2u)",
@@ -210,21 +251,22 @@ fn section_text(format: &PackedFormat) -> String {
 }
 
 /// What the extent of evenly spaced levels is divided by, section by section.
-fn divisor(rule: Rule, bits: u8) -> Option<f32> {
+fn divisor(rule: Rule, bits: u8) -> f32 {
     let (half, whole) = ((1u32 << (bits - 1)) as f32, ((1u32 << bits) - 1) as f32);
-    Some(match rule {
+    match rule {
         Rule::Symmetric => half - 1.0,
         Rule::SignedMax | Rule::FittedMax => -half,
+        // The outermost level.
+        Rule::NonLinear => -127.0,
         Rule::Asymmetric | Rule::FittedRange => whole,
         Rule::Bins => whole + 1.0,
         Rule::NormalFloat => 127.0,
         Rule::LloydMax | Rule::Sketch => 1.0,
-        _ => return None,
-    })
+    }
 }
 
 /// `scale_of(extent, section)`: scale and zero as they will be stored.
-fn rule_text(format: &PackedFormat, rounding: Rounding) -> Option<String> {
+fn rule_text(format: &PackedFormat, rounding: Rounding) -> String {
     let body = match rounding.rule {
         Rule::Symmetric | Rule::NormalFloat => {
             "s = vec2<f32>(stored(divided(max(extent.high, -extent.low), divisor)), 0.0);".to_owned()
@@ -232,6 +274,8 @@ fn rule_text(format: &PackedFormat, rounding: Rounding) -> Option<String> {
         Rule::SignedMax | Rule::FittedMax => {
             "s = vec2<f32>(stored(divided(select(extent.high, extent.low, -extent.low > extent.high), divisor)), 0.0);".to_owned()
         }
+        // Not rounded: it is only there to make codes, of which the stored scale comes later.
+        Rule::NonLinear => "s = vec2<f32>(divided(select(extent.high, extent.low, -extent.low > extent.high), divisor), 0.0);".to_owned(),
         Rule::Asymmetric | Rule::FittedRange => "let base = outward(extent.low, -1.0);\n    \
              s = vec2<f32>(outward(divided(extent.high - base, divisor), 1.0), base);"
             .to_owned(),
@@ -242,17 +286,16 @@ fn rule_text(format: &PackedFormat, rounding: Rounding) -> Option<String> {
             "s = vec2<f32>(stored(square_root(mean_square(extent)) * bitcast<f32>({:#x}u)), 0.0);",
             rounding.unit.to_bits()
         ),
-        _ => return None,
     };
     let mut text =
         String::from("fn scale_of(extent: Extent, section: u32) -> vec2<f32> {\n    var divisor = 1.0;\n");
     for (index, section) in sections(format).iter().enumerate() {
-        let divisor = divisor(rounding.rule, section.bits)?;
+        let divisor = divisor(rounding.rule, section.bits);
         let _ = writeln!(text, "    if section == {index}u {{ divisor = {divisor:?}; }}");
     }
     // Which of −0 and +0 is the larger depends on the machine; make both +0.
     let _ = write!(text, "    var s = vec2<f32>(0.0);\n    {body}\n    return s + vec2<f32>(0.0);\n}}\n");
-    Some(text)
+    text
 }
 
 /// The body of `code_of`.

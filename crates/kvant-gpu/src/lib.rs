@@ -22,8 +22,9 @@
 //! | `times` | how long each kernel of a pass took |
 //! | `buffer`, `pass_buffers`, `pages` | buffers; those of passes; the page store that sequences take their pages from |
 //! | `weights`, `product`, `cut`, `ops` | packed matrices; products with them, and how they are dealt to threads; norms, rotation, activations |
+//! | `coding`, `trellis`, `compound` | what pages of a codec are; codes along tokens, differences and angles as kernel text |
 //! | `page_text`, `page_bytes`, `encoding`, `basis` | formats of pages as kernel text: readers, codes as bytes, encoders, changes of basis |
-//! | `layout`, `slot_kernels`, `quads`, `teams` | the kernels of a cache's slots: of each side, and of attention |
+//! | `layout`, `side_kernels`, `slot_kernels`, `quads`, `teams` | the kernels of a cache's slots: of each side, and of attention |
 //! | `heads` | what lies between projection and attention, in one dispatch |
 //! | `plan`, `tables`, `attend` | how a pass is cut into work, tables of pages that stay, and attention |
 //! | `moe`, `visits` | mixtures of experts; a prompt's visits to them, sorted |
@@ -75,8 +76,10 @@ mod attend;
 mod backend;
 mod basis;
 mod buffer;
+mod coding;
 mod compile;
 mod compile_moe;
+mod compound;
 mod cut;
 mod delta_net;
 mod device;
@@ -105,6 +108,7 @@ mod quads;
 mod recorder;
 mod run;
 mod short_conv;
+mod side_kernels;
 mod slot_kernels;
 mod states;
 mod streams;
@@ -114,6 +118,7 @@ mod teams;
 mod tests;
 mod times;
 mod top;
+mod trellis;
 mod unroll;
 mod visits;
 mod weights;

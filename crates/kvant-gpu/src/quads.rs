@@ -33,6 +33,7 @@
 //! ([`unrolled`]), and it knows pages of 64 tokens alone: f16 on both sides, or four-bit codes with key scales by channel and value scales
 //! by token. Everything else, and another number of columns than four, is `attend.wgsl`'s, by the same tasks and partials.
 
+use crate::coding::Coding;
 use crate::device::{Gpu, WORKGROUP_BYTES};
 use crate::layout::SlotKernels;
 use crate::page_bytes::{self, bytes_reader, centre};
@@ -40,7 +41,7 @@ use crate::page_text::{SHARED, by_buffer, declared, exact_reader, sections};
 use crate::slot_kernels::value_names;
 use crate::unroll::unrolled;
 use kvant_codec::format::PackedFormat;
-use kvant_codec::{Element, PageFormat, ScaleFormat};
+use kvant_codec::{Element, ScaleFormat};
 use std::fmt::Write;
 
 /// Queries that share a reading of a page.
@@ -104,7 +105,7 @@ impl SlotKernels {
     /// What pages hold, where this kernel reads them with so many columns.
     fn quads_kind(&self, gpu: &Gpu, columns: usize) -> Option<Kind<'_>> {
         let sides = [&self.key, &self.value];
-        let is_half = |side: &&crate::layout::SideKernels| {
+        let is_half = |side: &&crate::side_kernels::SideKernels| {
             side.exact.element == Element::F16 && side.tokens() == PAGE && side.exact.tokens == PAGE
         };
         let (key_dim, value_dim) = (self.key.dim(), self.value.dim());
@@ -118,11 +119,11 @@ impl SlotKernels {
             return None;
         }
         let kind = match (&self.key.format, &self.value.format) {
-            (PageFormat::Exact(key), PageFormat::Exact(value)) => {
+            (Coding::Exact(key), Coding::Exact(value)) => {
                 let are_half = [key, value].iter().all(|format| format.element == Element::F16);
                 are_half.then_some(Kind::Plain)
             }
-            (PageFormat::Packed(key), PageFormat::Packed(value)) => {
+            (Coding::Packed(key), Coding::Packed(value)) => {
                 let is_uniform = sides.iter().all(|side| side.widths.is_none());
                 let is_known = |format: &PackedFormat| {
                     let [section] = &sections(format)[..] else { return false };

@@ -1,6 +1,7 @@
 //! The kernels of a slot that attend: how many queries share a reading, and the texts put together.
 
 use crate::buffer::Buffer;
+use crate::coding::Coding;
 use crate::cut::BY_LANES;
 use crate::device::Gpu;
 use crate::head_widths;
@@ -10,9 +11,10 @@ use crate::ops::SIXTEEN;
 use crate::page_bytes::{self, bytes_reader};
 use crate::page_text::{SHARED, buffers, exact_reader};
 use crate::quads::{self, Queries};
+use crate::side_kernels::SideKernels;
 use crate::teams;
+use crate::trellis;
 use crate::unroll::unrolled;
-use kvant_codec::PageFormat;
 use kvant_codec::format::PackedFormat;
 use std::sync::Arc;
 
@@ -33,6 +35,12 @@ pub(crate) fn value_names(text: &str) -> String {
 
 /// Values that only sums meet.
 const NO_LATENTS: &str = "fn begin_latents(thread: u32, task: Task) {}\n";
+
+/// Scores of coded pages that need nothing before them.
+const NOTHING_BEFORE_SCORES: &str = "fn ready_scores(thread: u32, task: Task, first: u32) {}\n";
+
+/// Sums that need nothing before them.
+const NOTHING_BEFORE_SUMS: &str = "fn ready_sums(thread: u32, task: Task, first: u32, end: u32) {}\n";
 
 /// A kernel that puts splits together and does nothing else.
 const NO_ROWS: &str = "fn write_rows(thread: u32, number: u32) {}\n";
@@ -62,6 +70,18 @@ impl SlotKernels {
         let latents = if self.is_latent { 4 * self.value.dim() } else { 0 };
         columns * (latents + 16 * self.query_fours() + 4 * 128 + 32 + 16)
             + 4 * (128 / self.value.tokens() + 1)
+            + self.along_bytes(columns)
+    }
+
+    /// The part of it that codes along tokens take.
+    fn along_bytes(&self, columns: usize) -> usize {
+        let keys = match &self.key.format {
+            Coding::Trellis(format) => 512 * columns + trellis::key_bytes(format),
+            Coding::Delta(_) => 512 * columns,
+            _ => 0,
+        };
+        let has_trellis = matches!(self.value.format, Coding::Trellis(_));
+        keys + if has_trellis { trellis::VALUE_BYTES } else { 0 }
     }
 
     /// Columns of the kernel that serves blocks of `wanted` queries of a kv head.
@@ -130,8 +150,7 @@ impl SlotKernels {
 
     /// The formats of both sides, where their codes are met by integers in kernels of so many columns.
     fn in_integers(&self, gpu: &Gpu, columns: usize) -> Option<[&PackedFormat; 2]> {
-        let (PageFormat::Packed(key), PageFormat::Packed(value)) = (&self.key.format, &self.value.format)
-        else {
+        let (Coding::Packed(key), Coding::Packed(value)) = (&self.key.format, &self.value.format) else {
             return None;
         };
         let is_uniform = self.key.widths.is_none() && self.value.widths.is_none();
@@ -181,6 +200,7 @@ impl SlotKernels {
             "const COLS = {columns}u;\nconst Q4 = {}u;\nconst KEY_FOURS = {}u;\nconst KEY_DIM = {}u;\nconst VALUE_DIM = {}u;\n\
              const CHANNELS = {}u;\nconst KEY_TOKENS = {}u;\nconst VALUE_TOKENS = {}u;\nconst PREPARED = {};\n\
              const LATENT = {};\nconst VALUE_PREPARED = {};\nconst KV_HEADS = {}u;\n\
+             const ALONG = {};\n\
              const KEY_STEP = {key_step}u;\nconst EXACT_STEP = {exact_step}u;\nconst VALUE_STEP = {value_step}u;\nconst CHUNK_STEP = {chunk_step}u;\n",
             self.query_fours(),
             self.key.fours,
@@ -193,9 +213,11 @@ impl SlotKernels {
             self.is_latent,
             self.value.moves.is_some(),
             self.kv_heads,
+            self.key.format.is_along_tokens(),
         );
         let value = value_names(&self.value.reader);
-        let (loops, coded) = match self.in_integers(gpu, columns) {
+        let in_integers = self.in_integers(gpu, columns).is_some();
+        let (mut loops, mut coded) = match self.in_integers(gpu, columns) {
             Some([key, value]) => (
                 [include_str!("wgsl/coded_dots_scores.wgsl"), include_str!("wgsl/coded_dots_sums.wgsl")],
                 include_str!("wgsl/coded_dots.wgsl").to_owned()
@@ -206,18 +228,21 @@ impl SlotKernels {
             ),
             None => (
                 [include_str!("wgsl/coded_plain_scores.wgsl"), include_str!("wgsl/coded_plain_sums.wgsl")],
-                match self.is_latent {
-                    true => include_str!("wgsl/latent_scores.wgsl").to_owned(),
-                    false => include_str!("wgsl/coded_plain.wgsl").to_owned() + NO_LATENTS,
-                },
+                String::new(),
             ),
         };
+        if !in_integers {
+            self.add_coded_texts(&mut loops, &mut coded);
+        }
         let text = include_str!("wgsl/attend.wgsl").replace("//SCORES", loops[0]).replace("//SUMS", loops[1]);
         let (mut maps, mut codes) = (String::new(), "");
         for (side, name) in [(&self.key, "key_map"), (&self.value, "value_map")] {
-            if side.widths.is_some() {
+            if side.map().is_some() {
                 maps += &head_widths::binding(first, name);
-                (first, codes) = (first + 1, head_widths::CODES);
+                first += 1;
+            }
+            if side.widths.is_some() {
+                codes = head_widths::CODES;
             }
         }
         let parts = [
@@ -235,12 +260,42 @@ impl SlotKernels {
         gpu.kernel("attend", parts.concat())
     }
 
+    /// What comes before loops over codes that are met as they are, and the loops over codes along tokens in place of the others.
+    fn add_coded_texts(&self, loops: &mut [&'static str; 2], coded: &mut String) {
+        let scores = match &self.key.format {
+            Coding::Trellis(_) => Some(include_str!("wgsl/trellis_scores.wgsl")),
+            Coding::Delta(_) => Some(include_str!("wgsl/delta_scores.wgsl")),
+            _ => None,
+        };
+        *coded += match (self.is_latent, scores) {
+            (true, _) => include_str!("wgsl/latent_scores.wgsl"),
+            (false, None) => NOTHING_BEFORE_SCORES,
+            (false, Some(_)) => "",
+        };
+        if !self.is_latent {
+            *coded += NO_LATENTS;
+        }
+        if let Some(scores) = scores {
+            loops[0] = "";
+            *coded += &include_str!("wgsl/along.wgsl").replace("//SCORES", scores);
+        }
+        match &self.value.format {
+            Coding::Trellis(_) => loops[1] = include_str!("wgsl/trellis_sums.wgsl"),
+            Coding::Delta(_) => loops[1] = include_str!("wgsl/delta_sums.wgsl"),
+            _ => {}
+        }
+        if !matches!(self.value.format, Coding::Trellis(_)) {
+            *coded += NOTHING_BEFORE_SUMS;
+        }
+        let sides = [&self.key.format, &self.value.format];
+        if sides.iter().any(|format| matches!(format, Coding::Trellis(_))) {
+            *coded += &trellis::shared_text();
+        }
+    }
+
     /// What the kernel that attends is bound to between partial sums and pages: maps of heads that have widths of their own.
     pub(crate) fn maps(&self) -> impl Iterator<Item = &Buffer> {
-        [&self.key, &self.value]
-            .into_iter()
-            .filter_map(|side| side.widths.as_ref())
-            .map(|widths| &widths.maps)
+        [&self.key, &self.value].into_iter().filter_map(SideKernels::map)
     }
 
     pub(crate) fn merge_kernel(&self, gpu: &Gpu, columns: usize, sink_logits: bool) -> Arc<Kernel> {

@@ -4,14 +4,16 @@
 //! A query's numbers do not depend on the other columns of a kernel, nor does the order of its sums
 //! on where a window begins, so one token has the same bits alone and beside others of its sequence.
 
+use crate::coding::Coding;
 use crate::device::Gpu;
-use crate::layout::{SideKernels, SlotKernels};
+use crate::layout::SlotKernels;
 use crate::page_text::{SHARED, by_buffer, declared, exact_reader, group_channels, sections};
 use crate::quads::Queries;
 use crate::recorder::Grid;
+use crate::side_kernels::SideKernels;
 use crate::unroll::unrolled;
 use kvant_codec::format::{CodeMeaning, PackedFormat};
-use kvant_codec::{Element, PageFormat, ScaleFormat};
+use kvant_codec::{Element, ScaleFormat};
 use std::fmt::Write;
 
 /// Tokens of a page, and channels under a token's scale.
@@ -99,7 +101,7 @@ pub(crate) fn reads(gpu: &Gpu, key: &SideKernels, value: &SideKernels) -> bool {
     let is_half = |side: &SideKernels| {
         side.exact.element == Element::F16 && side.tokens() == PAGE && side.exact.tokens == PAGE
     };
-    let (PageFormat::Packed(k), PageFormat::Packed(v)) = (&key.format, &value.format) else { return false };
+    let (Coding::Packed(k), Coding::Packed(v)) = (&key.format, &value.format) else { return false };
     gpu.arithmetic().dots
         && [key, value].into_iter().all(is_half)
         && [64, 128].contains(&k.dim)

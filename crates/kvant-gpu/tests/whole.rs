@@ -23,14 +23,7 @@ fn subject() -> Option<Subject> {
     Some(Subject { device: Arc::new(gpu()?), models: ModelSet::Fixtures, bounds, refuses: REFUSES })
 }
 
-const REFUSES: &[Refused] = &[
-    Refused { because: "trellis", names: &["trellis3"] },
-    Refused { because: "scales by the rule NonLinear", names: &["iq4"] },
-    Refused {
-        because: "a codec whose pages are not codes under scales",
-        names: &["delta4", "turbo3", "polar4"],
-    },
-];
+const REFUSES: &[Refused] = &[];
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../kvant-model/tests/fixtures").join(name)
@@ -96,6 +89,14 @@ fn one_attention_over_pages_is_the_cpus() {
             "k=sym5g32:p32,v=ch6:p128",
             "k=ch7:p128,v=asym5g32:p32",
             "k=ch5,v=f32",
+            "trellis5",
+            "k=trellis3.65,v=f32",
+            "k=f32,v=trellis4",
+            "k=sym5g32:p32,v=trellis4",
+            "delta6",
+            "k=delta5:p32,v=polar5",
+            "k=polar5,v=delta5:p32",
+            "iq4",
         ] {
             let truth = after_one_layer(&host, cache(&host, policy, Arena::new()), &ids, 120);
             let found = after_one_layer(&model, cache(&model, policy, backend.store()), &ids, 120);

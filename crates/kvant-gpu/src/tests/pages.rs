@@ -2,10 +2,12 @@
 
 use super::{Random, gpu, run};
 use crate::buffer::Buffer;
+use crate::coding::Coding;
 use crate::device::Gpu;
-use crate::layout::{LayoutKernels, SideKernels};
+use crate::layout::LayoutKernels;
 use crate::pages::GpuPages;
 use crate::recorder::Grid;
+use crate::side_kernels::SideKernels;
 use kvant_cache::{CacheLayout, KvShape, PageId, PageKind, PageStore, Policy, SideCodecs, Slots};
 use kvant_codec::format::{Linear, PackedFormat};
 use kvant_codec::{PageCodec, PageFormat, Rotation, Rule, ScaleFormat, Side};
@@ -64,9 +66,9 @@ impl Device {
                     Grid(1, 1, 1),
                 );
             }
-            if let Some(kernel) = side.encode_kernel(gpu, pages.len()) {
-                let bound = [&side.encode_bound(&plan, &status), &pages[..]].concat();
-                recorder.dispatch(&kernel, &bound, &[12, 1], side.encode_grid(1));
+            for call in side.encode_calls(gpu, (&plan, &status), (1, pages.len())) {
+                let bound = [&call.bound, &pages[..]].concat();
+                recorder.dispatch(&call.kernel, &bound, &[12, 1], call.grid);
             }
         });
         let read = |page: PageId, len: usize| {
@@ -149,6 +151,8 @@ pub(super) fn pages_are_those_of_the_host() {
         ("q8_0", 64),
         ("chg4", 64),
         ("k=sym4g32:s32,v=ch5:p128", 48),
+        ("iq4", 64),
+        ("iq4_nl", 128),
     ] {
         let layout = layout(policy, dim);
         let kernels = match LayoutKernels::new(&device.gpu, &layout) {
@@ -164,11 +168,58 @@ pub(super) fn pages_are_those_of_the_host() {
                 let (host_exact, host_coded) = by_host(codecs, &rows);
                 assert!(exact == host_exact, "{policy} {side:?} {dim}: exact pages differ");
                 assert_eq!(mark, 0);
-                let PageFormat::Packed(format) = &of.format else { continue };
+                let Coding::Packed(format) = &of.format else { continue };
                 let place = format!("{policy} {side:?} {dim} {have}");
                 let is_exact = is_exact(fused, codecs.codec(), format);
                 compare(codecs.codec(), &coded, &host_coded, is_exact)
                     .unwrap_or_else(|e| panic!("{place}: {e}"));
+            }
+        }
+    }
+}
+
+/// Codes along tokens, angles and differences: pages decode to the rows as well as the host's do.
+#[test]
+pub(super) fn pages_of_compound_codecs_are_as_good_as_the_hosts() {
+    let Some(gpu) = gpu() else { return };
+    let device = Device::new(gpu);
+    let random = &mut Random::new(13);
+    for (policy, dim) in [
+        ("trellis3", 64),
+        ("k=trellis3.65,v=trellis2", 32),
+        ("k=trellis5.5,v=trellis5", 20),
+        ("k=trellis1,v=trellis4.4", 40),
+        ("delta4", 64),
+        ("k=delta3:srht,v=delta5g16:p32", 40),
+        ("k=delta2token:s32,v=delta8", 12),
+        ("turbo3", 64),
+        ("k=turbo4,v=turbo3:p32", 40),
+        ("polar4", 64),
+        ("k=polar3:p32,v=polar5", 40),
+    ] {
+        let layout = layout(policy, dim);
+        let kernels =
+            LayoutKernels::new(&device.gpu, &layout).unwrap_or_else(|refused| panic!("{policy}: {refused}"));
+        let slot = kernels.slots[0].as_ref().unwrap();
+        for (side, of) in [(Side::Key, &slot.key), (Side::Value, &slot.value)] {
+            let codecs = layout.slots()[0].heads()[0].side(side).unwrap();
+            for have in [of.tokens(), 19] {
+                let rows = rows(random, have, dim);
+                let (_, coded, mark) = device.encoded(of, (0, of.format.bytes()), &rows);
+                let (_, host) = by_host(codecs, &rows);
+                let place = format!("{policy} {side:?} {dim} {have}");
+                assert_eq!(mark, 0, "{place}");
+                let error = |page: &[u8]| -> f32 {
+                    let found = decoded(codecs.codec(), page);
+                    found.iter().zip(&rows).map(|(a, b)| (a - b).powi(2)).sum()
+                };
+                let differ = coded.iter().zip(&host).filter(|(a, b)| a != b).count();
+                let (found, truth) = (error(&coded), error(&host));
+                println!(
+                    "{place}: error {found:.3e} and {truth:.3e}, {differ} of {} bytes differ",
+                    host.len()
+                );
+                assert!(found <= 1.05 * truth + 1e-9, "{place}: {found} for {truth}");
             }
         }
     }
@@ -342,9 +393,13 @@ fn codecs_that_do_not_run_are_refused_by_name() {
             assert!(refused.contains("layer 0: ") && refused.contains(" klt "), "{refused}");
         }
     }
-    for (policy, word) in [("polar4", "codes under scales"), ("iq4_nl", "NonLinear"), ("trellis3", "trellis")]
-    {
-        let refused = LayoutKernels::new(&gpu, &layout(policy, 64)).err().unwrap().to_string();
+    for (policy, dim, word) in [
+        ("turbo3", 30, "no multiple of 4"),
+        ("trellis3", 512, "more than the 256"),
+        ("delta4:p32", 260, "more than the 256"),
+        ("delta4", 13, "end within a word"),
+    ] {
+        let refused = LayoutKernels::new(&gpu, &layout(policy, dim)).err().unwrap().to_string();
         assert!(refused.contains(word), "{refused}");
     }
 }

@@ -11,10 +11,11 @@ use crate::buffer::Buffer;
 use crate::device::Gpu;
 use crate::head_widths;
 use crate::kernel::Kernel;
-use crate::layout::{LayoutKernels, SideKernels, SlotKernels};
+use crate::layout::{LayoutKernels, SlotKernels};
 use crate::page_text::{SHARED, buffers, exact_reader};
 use crate::plan::{split, team_split};
 use crate::recorder::{Grid, Recorder};
+use crate::side_kernels::SideKernels;
 use kvant_cache::{CacheLayout, PageId, PageKind, PageStore};
 use kvant_codec::Side;
 use std::sync::Arc;
@@ -176,9 +177,14 @@ impl<'a> Bench<'a> {
     fn encode(&self, recorder: &mut Recorder<'_>, index: usize) {
         let (_, of) = sides(self.slot)[index];
         let pages = self.kv_heads * self.tokens / of.tokens();
-        if let Some(kernel) = of.encode_kernel(&self.device.gpu, self.buffers.len()) {
-            let bound = self.bound(of.encode_bound(&self.plan, &self.status));
-            recorder.dispatch(&kernel, &bound, &[self.at[index], pages as u32], of.encode_grid(pages));
+        for call in of.encode_calls(&self.device.gpu, (&self.plan, &self.status), (pages, self.buffers.len()))
+        {
+            recorder.dispatch(
+                &call.kernel,
+                &self.bound(call.bound),
+                &[self.at[index], pages as u32],
+                call.grid,
+            );
         }
     }
 

@@ -4,7 +4,8 @@
 // Scores: a thread to a position, which goes through its key four channels at a time; the queries lie in workgroup memory.
 // Sums: a thread to a channel, which goes through the positions four at a time; the weights lie in workgroup memory.
 //
-// How codes are met is another text: `coded_plain.wgsl` and `coded_dots.wgsl` with their loops, which stand where this one says so.
+// How codes are met is another text: numbers as they are, integers (`coded_dots.wgsl`) or codes along tokens (`along.wgsl`), with loops that stand where this
+// one says so.
 //
 // Every sum has one order, whatever COLS is: a query gets the same bits alone and in a block. `begin` brings the queries: those that a
 // kernel before has made (`queries.wgsl`), or those of this pass's projection, with the key and value of the token itself
@@ -192,8 +193,9 @@ fn scored(thread: u32, task: Task, position: u32, is_there: bool, k: u32, total:
     let own = task.position + column / a.group;
     let window = select(a.window, a.sinks_window, task.key_form == 2u);
     let is_seen = is_there && column < task.tokens * a.group && position <= own && own - position < window;
-    // What latents have added is there already.
-    let held = select(0.0, weights[32u * k + thread / 4u][thread % 4u], LATENT);
+    // What latents have added, and scores with codes along tokens, is there already.
+    let is_held = LATENT || (ALONG && task.key_form == 0u);
+    let held = select(0.0, weights[32u * k + thread / 4u][thread % 4u], is_held);
     var s = a.scale * (((total.x + total.y) + (total.z + total.w)) + offsets[k] + held);
     if a.cap > 0.0 {
         s = a.cap * tanh(clamp(s / a.cap, -15.0, 15.0));

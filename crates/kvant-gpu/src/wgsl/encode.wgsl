@@ -66,6 +66,7 @@ fn load_tile(thread: u32, first: u32) {
             }
         }
     }
+    //LOADED
 }
 
 fn stored(x: f32) -> f32 {
@@ -245,10 +246,11 @@ fn main(
                     s = scale_of(extent, section_of(GROUP * g));
                     //FIT_TOKEN
                 }
+                token_inverse[i] = inverse_of(s.x);
+                //REFIT
                 check(s.x);
                 check(s.y);
                 token_scale[i] = s.x;
-                token_inverse[i] = inverse_of(s.x);
                 token_zero[i] = s.y;
             }
             workgroupBarrier();

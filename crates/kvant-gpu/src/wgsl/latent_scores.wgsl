@@ -65,5 +65,3 @@ fn ready_scores(thread: u32, task: Task, first: u32) {
         workgroupBarrier();
     }
 }
-
-fn ready_sums(thread: u32, task: Task, first: u32, end: u32) {}

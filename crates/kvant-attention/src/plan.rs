@@ -4,7 +4,7 @@
 //! and, where a block sees far more than the others, a run of its segments: so threads share the work of all sequences.
 
 use kvant_cache::{
-    AttendError, ExactWindow, KvShape, KvSlot, Queries, Scoring, Sequence, SlotKind, StateError,
+    AttendError, ExactWindow, KvShape, KvSlot, Queries, Scoring, Sequence, SlotKind, SlotLayout, StateError,
     StateErrorKind,
 };
 use std::ops::Range;
@@ -161,8 +161,10 @@ impl Plan {
         let (mut shape, mut rows) = (None, 0);
         for index in 0..count {
             let own = sequence(index);
-            if !own.store().is_host() {
-                let store = own.store().name().to_owned();
+            let layer = own.layout().slots().get(slot.index()).map_or(0, SlotLayout::layer);
+            let store = own.store().of_layer(layer);
+            if !store.is_host() {
+                let store = store.name().to_owned();
                 return Err(StateError::new(index, AttendError::NotHost { store }));
             }
             let own_shape = Shape::of(own, slot).map_err(|kind| StateError::new(index, kind))?;

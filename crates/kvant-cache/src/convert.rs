@@ -27,7 +27,8 @@ pub(crate) fn convert(
         let window = slot_layout.window();
         let (sources, slack) = (from.sides(slot), layout.slack());
         each_side(slot_layout, 0, result.sides_mut(slot), true, |index, target| {
-            copy(&sources[index], target, (old, new), len, &memory)?;
+            let memory = memory.of_layer(slot_layout.layer());
+            copy(&sources[index], target, (old, new), len, memory)?;
             target.settle(new, len, window, slack);
             Ok(())
         })?;

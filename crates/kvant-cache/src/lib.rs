@@ -103,5 +103,5 @@ pub use sequence::{Footprint, Sequence};
 pub use side::{PageWork, SideStore};
 pub use slot::{KvShape, KvSlot, LatentShape, RecurrentShape, STATE_CHUNK, Slot, SlotKind, Slots, StateSlot};
 pub use snapshot::{Snapshot, SnapshotError};
-pub use store::{PageId, PageKind, PageStore, PageUse, Store};
+pub use store::{PageId, PageKind, PageStore, PageUse, SplitStore, Store};
 pub use tenant::{Prefix, Tenant};

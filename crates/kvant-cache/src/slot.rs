@@ -213,6 +213,12 @@ impl Slots {
         self.0.iter().map(|slot| slot.layer + 1).max().unwrap_or(0)
     }
 
+    /// Those of the layers before this one.
+    #[must_use]
+    pub fn before(&self, layer: usize) -> Slots {
+        Slots(self.0.iter().filter(|slot| slot.layer < layer).cloned().collect())
+    }
+
     /// The slot at a place of the list.
     pub fn get(&self, index: usize) -> Option<&Slot> {
         self.0.get(index)

@@ -99,6 +99,29 @@ pub enum Store {
     Host(Arena),
     /// Memory of a device.
     Device(Arc<dyn PageStore>),
+    /// Two places: one for the first layers, one for the rest.
+    Split(Arc<SplitStore>),
+}
+
+/// The stores of a model whose layers run in two places.
+pub struct SplitStore {
+    name: String,
+    first: Store,
+    rest: Store,
+    layer: usize,
+}
+
+impl SplitStore {
+    /// `first` has the slots of the layers before `layer`, `rest` all others.
+    pub fn new(first: Store, rest: Store, layer: usize) -> SplitStore {
+        SplitStore { name: format!("{} and {}", first.name(), rest.name()), first, rest, layer }
+    }
+}
+
+impl From<SplitStore> for Store {
+    fn from(store: SplitStore) -> Store {
+        Store::Split(Arc::new(store))
+    }
 }
 
 impl From<Arena> for Store {
@@ -125,6 +148,16 @@ impl Store {
         match self {
             Store::Host(_) => "host memory",
             Store::Device(store) => store.name(),
+            Store::Split(store) => &store.name,
+        }
+    }
+
+    /// The store that has the slots of a layer.
+    pub fn of_layer(&self, layer: usize) -> &Store {
+        match self {
+            Store::Split(store) if layer < store.layer => store.first.of_layer(layer),
+            Store::Split(store) => store.rest.of_layer(layer),
+            Store::Host(_) | Store::Device(_) => self,
         }
     }
 
@@ -133,14 +166,34 @@ impl Store {
         match self {
             Store::Host(_) => true,
             Store::Device(_) => false,
+            Store::Split(store) => store.first.is_host() && store.rest.is_host(),
         }
     }
 
-    /// The most bytes its pages may take.
+    /// Whether some of its pages, or all, lie in this device's memory.
+    pub fn has_pages_of(&self, device: &dyn PageStore) -> bool {
+        match self {
+            Store::Host(_) => false,
+            Store::Device(store) => std::ptr::addr_eq(Arc::as_ptr(store), std::ptr::from_ref(device)),
+            Store::Split(store) => store.first.has_pages_of(device) || store.rest.has_pages_of(device),
+        }
+    }
+
+    /// What has gone wrong on a device that has pages.
+    pub(crate) fn fault(&self) -> Option<String> {
+        match self {
+            Store::Host(_) => None,
+            Store::Device(store) => store.fault(),
+            Store::Split(store) => store.first.fault().or_else(|| store.rest.fault()),
+        }
+    }
+
+    /// The most bytes its pages may take; of two places the smaller cap is for both together.
     pub fn cap(&self) -> Option<usize> {
         match self {
             Store::Host(arena) => arena.cap(),
             Store::Device(store) => store.cap(),
+            Store::Split(store) => store.first.cap().into_iter().chain(store.rest.cap()).min(),
         }
     }
 
@@ -149,10 +202,20 @@ impl Store {
         match self {
             Store::Host(arena) => arena.usage(),
             Store::Device(store) => store.usage(),
+            Store::Split(store) => {
+                let (first, rest) = (store.first.usage(), store.rest.usage());
+                Usage {
+                    pages: first.pages + rest.pages,
+                    used: first.used + rest.used,
+                    reserved: first.reserved + rest.reserved,
+                    mapped: first.mapped + rest.mapped,
+                }
+            }
         }
     }
 
-    /// A page of `len` zero bytes that nobody else sees.
+    /// A page of `len` zero bytes that nobody else sees. Of two places [`of_layer`](Store::of_layer) chooses; what belongs to no layer lies
+    /// where the last ones do.
     ///
     /// # Errors
     /// When the cap would be exceeded, or there is no more memory.
@@ -163,6 +226,7 @@ impl Store {
                 let page = store.take(kind, len)?;
                 Ok(PageMut::new(Lease::device(page, len, Arc::clone(store))))
             }
+            Store::Split(store) => store.rest.page(kind, len),
         }
     }
 
@@ -187,6 +251,7 @@ impl Store {
         match self {
             Store::Host(arena) => arena.mapped(file, range).map(Ok),
             Store::Device(_) => Some(self.upload(kind, file.get(range)?)),
+            Store::Split(store) => store.rest.of_file(kind, file, range),
         }
     }
 }

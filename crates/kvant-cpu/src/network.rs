@@ -88,6 +88,7 @@ impl Network for CpuNetwork {
             three_positions: false,
             first_layer: one_stream,
             attention_observer: true,
+            stream_observer: false,
             adapters: true,
             any_rows: true,
             mtp: self.mtp.is_some(),
@@ -113,7 +114,7 @@ impl CpuNetwork {
         attention: &mut Attention,
     ) -> Result<Outputs, StateError> {
         let wanted = pass.wanted();
-        let Observer { layers: mut observer, attention: watching } = std::mem::take(&mut pass.observer);
+        let Observer { layers: mut observer, attention: watching, .. } = std::mem::take(&mut pass.observer);
         let watching = watching.map(|watching| watching as &mut dyn AttentionObserver);
         let adapted = AdaptedRows::new(pass.chunks, self.tier);
         let mut cpu = CpuPass::new(pass.chunks, sequences, attention, &self.ropes, &self.folded)?

@@ -1,8 +1,6 @@
 //! The sequences of a pass: all of them in the device's own store, and of one layout.
 
-use kvant_cache::{
-    CacheError, CacheLayout, PageStore, Sequence, StateError, StateErrorKind, Store, Streaming,
-};
+use kvant_cache::{CacheError, CacheLayout, PageStore, Sequence, StateError, StateErrorKind, Streaming};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -57,11 +55,7 @@ impl Batch {
         let layout = Arc::clone(first.layout());
         let (mut spans, mut row) = (Vec::new(), 0);
         for (index, sequence) in sequences.iter().enumerate() {
-            let is_own = match sequence.store() {
-                Store::Device(store) => std::ptr::addr_eq(Arc::as_ptr(store), std::ptr::from_ref(own)),
-                Store::Host(_) => false,
-            };
-            if !is_own {
+            if !sequence.store().has_pages_of(own) {
                 return Err(StateError::new(index, CacheError::NotDevice));
             }
             if !Arc::ptr_eq(&layout, sequence.layout()) {

@@ -12,6 +12,7 @@
 //! | `packing` | weights, biases and norms on their way to a device |
 //! | `relaid` | types of weights that no device has kernels for, as bytes under scales |
 //! | `rope` | sines and cosines of a pass |
+//! | `split` | the first layers of a model on a device, the rest elsewhere |
 //!
 //! **Invariant:** nothing here allocates on a device, launches anything, or knows which API does.
 #![deny(missing_docs)]
@@ -24,6 +25,7 @@ mod packing;
 mod refusal;
 mod relaid;
 mod rope;
+mod split;
 
 pub use batch::{Batch, Span};
 pub use block_tables::BlockTables;
@@ -33,3 +35,4 @@ pub use packing::{biases, first_layers, norm_weights, packed, runs};
 pub use refusal::{Blocks, Refusal, check_layers};
 pub use relaid::{RELAID_GROUP, RelaidForm, RelaidRow, relaid_form, relaid_row};
 pub use rope::rotations;
+pub use split::{RestBackend, SplitDevice};

@@ -19,7 +19,7 @@ use kvant_cache::{
 use kvant_device::Batch;
 use kvant_model::description::Rope;
 use kvant_model::top::{MOST, TopK, TopTokens};
-use kvant_model::{AcceptTopK, Network, Outputs, Pass, Rows, Wanted};
+use kvant_model::{Abilities, AcceptTopK, Network, Outputs, Pass, Rows, Wanted};
 use std::sync::{Arc, Mutex, PoisonError};
 use tracing::trace_span;
 
@@ -211,6 +211,9 @@ impl Network for GpuNetwork {
         if let Some(streams) = streams {
             run.join_streams(streams);
         }
+        if let Some(stream) = pass.observer.stream {
+            stream(show(&mut run, "x")?);
+        }
         let mut hidden = None;
         if observer.is_some() || !asked.hidden.is_empty() {
             run.final_norm(None, rows, "normed");
@@ -283,6 +286,10 @@ impl Network for GpuNetwork {
             Some(hidden) => outputs.with_hidden(&asked, hidden),
             None => outputs,
         })
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities { stream_observer: true, ..Abilities::default() }
     }
 
     fn output_weights(&self, slot: KvSlot) -> Vec<Rows> {

@@ -35,7 +35,8 @@ pub use error::{LoadError, LoadErrorKind};
 pub use model::{ForwardError, Model};
 pub use outputs::{Output, Outputs};
 pub use pass::{
-    Abilities, AcceptTopK, Chunk, Form, Guesses, Input, LayerObserver, Observer, Pass, Positions, Wanted,
+    Abilities, AcceptTopK, Chunk, Form, Guesses, Input, LayerObserver, Observer, Pass, Positions,
+    StreamObserver, Wanted,
 };
 pub use rows::Rows;
 pub use scales::Scales;

@@ -125,7 +125,12 @@ pub struct Observer<'o> {
     pub layers: Option<&'o mut LayerObserver<'o>>,
     /// Keys, values and queries.
     pub attention: Option<&'o mut (dyn AttentionObserver + 'o)>,
+    /// What the last layer has left, `(tokens, hidden)`, before the final norm.
+    pub stream: Option<&'o mut StreamObserver<'o>>,
 }
+
+/// What is shown the residual stream behind the last layer.
+pub type StreamObserver<'o> = dyn FnMut(Rows) + 'o;
 
 /// What is shown the activations of a pass: a layer's number and its input, `(tokens, hidden)`; last, under the number of
 /// layers, the output of the last one after the final norm.
@@ -174,6 +179,13 @@ impl<'p> Pass<'p> {
     #[must_use]
     pub fn watched(self, attention: &'p mut (dyn AttentionObserver + 'p)) -> Self {
         let observer = Observer { attention: Some(attention), ..self.observer };
+        Self { observer, ..self }
+    }
+
+    /// The same pass, whose residual stream behind the last layer is shown.
+    #[must_use]
+    pub fn streamed(self, stream: &'p mut StreamObserver<'p>) -> Self {
+        let observer = Observer { stream: Some(stream), ..self.observer };
         Self { observer, ..self }
     }
 
@@ -256,6 +268,8 @@ pub struct Abilities {
     pub first_layer: bool,
     /// [`Observer::attention`].
     pub attention_observer: bool,
+    /// [`Observer::stream`].
+    pub stream_observer: bool,
     /// [`Chunk::adapters`].
     pub adapters: bool,
     /// A token's logits have the same bits however many tokens are read with it. Every pass may have as many as it likes; speculative
@@ -299,6 +313,11 @@ impl Abilities {
                 self.attention_observer,
                 pass.observer.attention.is_some(),
                 "an observer of keys, values and queries",
+            ),
+            (
+                self.stream_observer,
+                pass.observer.stream.is_some(),
+                "an observer of what the last layer has left",
             ),
             (self.adapters, asks(&|c| c.adapters.is_some()), "LoRA adapters"),
         ];

@@ -116,7 +116,7 @@ impl<'a> Talk<'a> {
                 found
             }
             // Pages of the host are never changed: a file of other bytes is brought in.
-            Store::Host(_) => {
+            Store::Host(_) | Store::Split(_) => {
                 let pages = Arc::new(BytePages::default());
                 let copy = self.restored(self.file(&self.cache), Store::Device(Arc::clone(&pages) as _));
                 kvant_cache::PageStore::write(&*pages, id(&copy), bytes);

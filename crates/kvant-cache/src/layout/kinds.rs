@@ -49,7 +49,8 @@ impl KnownKinds {
     pub(super) fn of(&self, store: &Store, heads: &[HeadCodecs], latent: bool) -> Arc<[SideKinds]> {
         let sides = || heads.iter().flat_map(HeadCodecs::sides);
         let store = match store {
-            Store::Host(_) => return sides().map(|_| SideKinds::default()).collect(),
+            // A slot lies in one place.
+            Store::Host(_) | Store::Split(_) => return sides().map(|_| SideKinds::default()).collect(),
             Store::Device(store) => store,
         };
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);

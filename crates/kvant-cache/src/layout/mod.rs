@@ -59,7 +59,11 @@ impl SlotLayout {
 
     /// The kinds of its pages in a store, by kv head and side.
     pub fn kinds(&self, store: &Store) -> Arc<[SideKinds]> {
-        self.kinds.of(store, &self.heads, matches!(self.slot.kind, SlotKind::Latent(_)))
+        self.kinds.of(
+            store.of_layer(self.layer()),
+            &self.heads,
+            matches!(self.slot.kind, SlotKind::Latent(_)),
+        )
     }
 
     /// The codecs of its kv heads; none for views and recurrent state.

@@ -28,6 +28,7 @@ pub(super) struct Paged {
 
 impl Contents {
     pub(super) fn new(slot: &SlotLayout, state: StateType, slack: usize, memory: &Store) -> Contents {
+        let memory = memory.of_layer(slot.layer());
         match *slot.kind() {
             SlotKind::KeysValues(_) | SlotKind::Latent(_) => {
                 let sides = slot.heads().iter().flat_map(HeadCodecs::sides);

@@ -139,11 +139,12 @@ impl Sequence {
     /// When the store has no more memory.
     pub fn reserve(&mut self, tokens: usize) -> Result<(), ArenaError> {
         let wanted = self.plan_checkpoints(tokens);
-        for slot in &mut self.slots {
+        for (slot, layout) in self.slots.iter_mut().zip(self.layout.slots()) {
             match slot {
                 Contents::Pages(paged) => {
+                    let memory = self.memory.of_layer(layout.layer());
                     for side in &mut paged.sides {
-                        side.reserve(self.layout.exact_window(), self.len, tokens, &self.memory)?;
+                        side.reserve(self.layout.exact_window(), self.len, tokens, memory)?;
                     }
                 }
                 Contents::View => {}
@@ -177,7 +178,7 @@ impl Sequence {
         }
         let at = held.len;
         held.len += tokens;
-        let (rule, memory) = (self.layout.exact_window(), &self.memory);
+        let (rule, memory) = (self.layout.exact_window(), self.memory.of_layer(layout.layer()));
         let per_head = layout.sides_per_head();
         each_side(layout, at, &mut held.sides, tokens >= WORTH_SHARING, |index, store| {
             let head = index / per_head;
@@ -209,7 +210,8 @@ impl Sequence {
         };
         let at = held.len;
         held.len += tokens;
-        let (rule, memory, per_head) = (self.layout.exact_window(), &self.memory, layout.sides_per_head());
+        let memory = self.memory.of_layer(layout.layer());
+        let (rule, per_head) = (self.layout.exact_window(), layout.sides_per_head());
         let sinks = rule.sinks.saturating_sub(at);
         for (index, store) in held.sides.iter_mut().enumerate() {
             let (head, side) = (index / per_head, store.codecs().codec().side());
@@ -381,9 +383,10 @@ impl Sequence {
 
     /// Holds the recurrent states of another sequence with the same slots.
     pub(crate) fn take_states(&mut self, from: &Sequence) -> Result<(), ArenaError> {
-        for (slot, source) in self.slots.iter_mut().zip(&from.slots) {
+        for ((slot, source), layout) in self.slots.iter_mut().zip(&from.slots).zip(self.layout.slots()) {
             if let Contents::Recurrent(state) = source {
-                *slot = Contents::Recurrent(Box::new(state.copy(self.memory.clone())?));
+                let memory = self.memory.of_layer(layout.layer()).clone();
+                *slot = Contents::Recurrent(Box::new(state.copy(memory)?));
             }
         }
         Ok(())

@@ -2,6 +2,7 @@
 
 use super::Sequence;
 use crate::error::{AttendError, CacheError};
+use crate::layout::SlotLayout;
 use crate::pass::{CacheFull, SequencePass, StateErrorKind, Streaming};
 use crate::recurrent::{RecurrentState, StateWork};
 use crate::slot::StateSlot;
@@ -121,8 +122,9 @@ impl Sequence {
     pub fn host_state(&mut self, slot: StateSlot) -> Result<&mut RecurrentState, StateErrorKind> {
         let index = slot.index();
         let found = self.layout.slots().get(index).map_or("nothing", |slot| slot.kind().name());
-        if !self.memory.is_host() {
-            return Err(AttendError::NotHost { store: self.memory.name().to_owned() }.into());
+        let memory = self.memory.of_layer(self.layout.slots().get(index).map_or(0, SlotLayout::layer));
+        if !memory.is_host() {
+            return Err(AttendError::NotHost { store: memory.name().to_owned() }.into());
         }
         self.recurrent_mut(slot).ok_or(StateErrorKind::Slot { slot: index, found, wanted: "recurrent state" })
     }

@@ -26,7 +26,7 @@ impl Sequence {
             return Err(CacheError::Nothing);
         }
         match self.memory.clone() {
-            Store::Host(_) => self.repeat_rows(len),
+            Store::Host(_) | Store::Split(_) => self.repeat_rows(len),
             Store::Device(store) => self.repeat_pages(len, &*store),
         }
     }
@@ -39,6 +39,7 @@ impl Sequence {
             for (slot, slot_layout) in self.slots.iter_mut().zip(layout.slots()) {
                 match slot {
                     Contents::Pages(paged) => {
+                        let memory = memory.of_layer(slot_layout.layer());
                         each_side(slot_layout, at, &mut paged.sides, true, |_, store| {
                             let dim = store.codecs().codec().dim();
                             let mut rows = vec![0.0; count * dim]; // (tokens, dim)
@@ -51,7 +52,7 @@ impl Sequence {
                                 at,
                                 count,
                                 &mut Rows { numbers: &rows, stride: dim, count },
-                                &memory,
+                                memory,
                             )
                         })?;
                         paged.len += count;

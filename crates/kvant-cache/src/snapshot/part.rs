@@ -6,11 +6,12 @@ use super::write::{PagePart, can_be_saved, collect, put, were_readable};
 use super::{Digest, Numerics, Signature, Snapshot, SnapshotError, VERSION};
 use crate::arena::ArenaError;
 use crate::checkpoint::Checkpoint;
-use crate::layout::{CacheLayout, SideKinds};
+use crate::layout::{CacheLayout, SideKinds, SlotLayout};
 use crate::page::Page;
 use crate::recurrent::StateAt;
 use crate::sequence::Sequence;
 use crate::side::SideContents;
+use crate::slot::SlotKind;
 use crate::store::{PageKind, Store};
 use std::fs::File;
 use std::io::Read;
@@ -191,18 +192,23 @@ impl Growth {
         let mut added = Vec::with_capacity(self.sides.len());
         let mut bytes = saved.pages();
         let windows = self.layout.sides().map(|(slot, ..)| self.layout.window(slot));
-        let kinds = self.layout.slots().iter().flat_map(|slot| slot.kinds(&self.memory).to_vec());
-        for ((record, window), kinds) in saved.preamble.sides.iter().zip(windows).zip(kinds) {
+        let places = self.layout.slots().iter().flat_map(|slot| {
+            let memory = self.memory.of_layer(slot.layer());
+            slot.kinds(memory).iter().map(|kinds| (*kinds, memory)).collect::<Vec<_>>()
+        });
+        for ((record, window), place) in saved.preamble.sides.iter().zip(windows).zip(places) {
             let pages = record.pages(self.layout.exact_window(), saved.preamble.extent());
             let gone = self.left_behind(record.sizes.tokens, window);
-            added.push(AddedSide::copy(pages, gone, &mut bytes, (kinds, &self.memory))?);
+            added.push(AddedSide::copy(pages, gone, &mut bytes, place)?);
         }
         let end = saved.preamble.extent().len;
         let mut states = Vec::new();
-        for shape in saved.preamble.states().filter(|_| part.ends) {
-            let record = &saved.preamble.states;
-            let loaded = LoadedState::read(record, &mut bytes, &self.memory)?;
-            states.extend(loaded.at(record, end, shape, &self.memory)?);
+        let is_state = |slot: &&SlotLayout| matches!(slot.kind(), SlotKind::Recurrent(_));
+        let layers = self.layout.slots().iter().filter(is_state).map(SlotLayout::layer);
+        for (shape, layer) in saved.preamble.states().zip(layers).filter(|_| part.ends) {
+            let (record, memory) = (&saved.preamble.states, self.memory.of_layer(layer));
+            let loaded = LoadedState::read(record, &mut bytes, memory)?;
+            states.extend(loaded.at(record, end, shape, memory)?);
         }
         let is_early =
             |(side, added): (&SideContents, &AddedSide)| added.first < side.dropped + side.encoded.len();

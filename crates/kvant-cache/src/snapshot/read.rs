@@ -142,6 +142,7 @@ impl Snapshot {
         let mut sequence = Sequence::new(layout, memory.clone());
         let (mut records, mut places) = (sides.iter(), self.places.iter());
         for slot in 0..self.preamble.slots.len() {
+            let memory = memory.of_layer(sequence.layout().slots()[slot].layer()).clone();
             for store in sequence.sides_mut(slot) {
                 let Some(record) = records.next() else { continue };
                 self.fill(store, record, &mut places, &memory)?;
@@ -150,10 +151,11 @@ impl Snapshot {
         let mut bytes = places.filter_map(|place| self.file.get(place.clone()));
         let mut checkpoints = vec![Vec::new(); states.checkpoints.len()];
         for state in sequence.states_mut() {
-            let loaded = LoadedState::read(states, &mut bytes, &memory)?;
-            loaded.fill(states, tokens.len(), state, &memory)?;
+            let memory = memory.of_layer(state.layer());
+            let loaded = LoadedState::read(states, &mut bytes, memory)?;
+            loaded.fill(states, tokens.len(), state, memory)?;
             for (checkpoint, saved) in states.checkpoints.iter().zip(&mut checkpoints) {
-                saved.extend(loaded.at(states, checkpoint.position, state.shape(), &memory)?);
+                saved.extend(loaded.at(states, checkpoint.position, state.shape(), memory)?);
             }
         }
         sequence.set_len(tokens.len());

@@ -7,7 +7,6 @@ use crate::exact_window::{ExactWindow, Mode};
 use crate::page::AnyPage;
 use crate::sequence::Sequence;
 use crate::side::SideStore;
-use crate::store::Store;
 use std::io::Write;
 use std::path::Path;
 
@@ -58,10 +57,8 @@ pub fn write(sequence: &Sequence, record: &Record<'_>, out: &mut dyn Write) -> R
 
 /// Refuses what was read of pages from a device that is lost, or from a file that has shrunk: no file is replaced by zeros.
 pub(super) fn were_readable(sequence: &Sequence) -> Result<(), SnapshotError> {
-    let fault = match sequence.store() {
-        Store::Host(_) => sequence.check_files().err().map(|error| error.to_string()),
-        Store::Device(store) => store.fault(),
-    };
+    let damaged = || sequence.check_files().err().map(|error| error.to_string());
+    let fault = sequence.store().fault().or_else(damaged);
     fault.map_or(Ok(()), |what| {
         Err(SnapshotError::io("read the pages of the cache")(std::io::Error::other(what)))
     })

@@ -25,5 +25,5 @@ pub use sampling::{GenerationOptions, RequestDefaults};
 pub use size::Size;
 pub use think::{ForeignThink, Think, ThoughtTurn, is_shown, think_turn};
 pub use threads::ThreadOptions;
-pub use tokens::Tokens;
+pub use tokens::{Layers, Tokens};
 pub use weights::Weights;

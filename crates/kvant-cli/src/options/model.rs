@@ -8,7 +8,6 @@ use crate::progress;
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use kvant_engine::OpenOptions;
-use kvant_engine::device::IS_BUILT;
 use kvant_engine::open::{LoraFile, OPENING, OpenSetting};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -42,10 +41,6 @@ pub struct ModelOptions {
     /// The type of values as llama.cpp calls it (-ctv)
     #[arg(long, value_name = "TYPE", hide = true, conflicts_with = "kv")]
     cache_type_v: Option<String>,
-
-    /// Layers on a GPU (-ngl)
-    #[arg(long, value_name = "N", hide = true, alias = "gpu-layers", allow_hyphen_values = true)]
-    n_gpu_layers: Option<String>,
 
     /// Flash attention (-fa)
     #[arg(long, value_name = "SWITCH", hide = true, require_equals = true)]
@@ -96,7 +91,8 @@ pub fn flag(setting: &'static OpenSetting) -> Arg {
     if setting.value.is_empty() {
         return arg.action(ArgAction::SetTrue);
     }
-    let arg = arg.value_name(setting.value);
+    // llama.cpp says -1 for all layers.
+    let arg = arg.value_name(setting.value).allow_hyphen_values(setting.name == "gpu_layers");
     let arg = if setting.is_list { arg.action(ArgAction::Append) } else { arg };
     match setting.choices {
         [] => arg.value_parser(move |text: &str| checked(setting, text).map(|()| text.to_owned())),
@@ -162,14 +158,6 @@ impl ModelOptions {
     /// What flags of other programs mean here, for people.
     pub fn remarks(&self) -> Vec<String> {
         let mut remarks = Vec::new();
-        if let Some(layers) = self.n_gpu_layers.as_deref().filter(|layers| *layers != "0") {
-            remarks.push(match IS_BUILT {
-                true => format!("-ngl {layers}: all layers run on one device; --device says which"),
-                false => {
-                    format!("-ngl {layers}: kvant was built without GPU support; all layers run on the CPU")
-                }
-            });
-        }
         if matches!(self.flash_attn.as_deref(), Some("off" | "0")) {
             remarks.push(
                 "-fa off: attention always runs in one pass over the cache, without a matrix of scores"

@@ -23,3 +23,15 @@ impl std::str::FromStr for Tokens {
         kvant_engine::open::parse_tokens(text).map(Self)
     }
 }
+
+/// A number of layers on a device; `None` for as many as it holds.
+#[derive(Debug, Clone, Copy)]
+pub struct Layers(pub Option<usize>);
+
+impl std::str::FromStr for Layers {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        kvant_engine::open::parse_layers(text).map(Self)
+    }
+}

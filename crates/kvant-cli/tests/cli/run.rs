@@ -233,8 +233,11 @@ fn what_people_type_is_understood() {
     assert_eq!(run(&["--temp", "0", "-c", "64", "--n-predict", "6", "hi"]).ok(), usual);
     assert_eq!(run(&["--temp", "0", "--ctx-size", "64", "-n", "6", "-s", "-1", "-p", "hi"]).ok(), usual);
     let told = run(&["--temp", "0", "-c", "64", "-n", "6", "-ngl", "99", "-fa", "on", "--jinja", "hi"]);
-    let place = if cfg!(feature = "gpu") { "--device" } else { "CPU" };
-    assert!(told.err.contains("-ngl 99") && told.err.contains(place), "{told:?}");
+    assert!(told.err.contains("--gpu-layers: --device cpu"), "{told:?}");
+    for layers in ["0", "-1", "all", "auto"] {
+        let same = run(&["--temp", "0", "-c", "64", "-n", "6", "-ngl", layers, "hi"]);
+        assert_eq!(same.ok(), usual, "-ngl {layers}");
+    }
     assert_eq!(told.ok(), usual);
     let ended = run(&["--temp", "0", "-c", "64", "-n", "-1", "hi"]);
     assert!(ended.err.contains("the context of 64 tokens is full"), "{ended:?}");

@@ -236,7 +236,8 @@ impl Network for CudaNetwork {
 
         let widths = self.program.widths;
         let mut observer = pass.observer.layers;
-        let shows = observer.is_some() || !asked.hidden.is_empty();
+        let shows_normed = observer.is_some() || !asked.hidden.is_empty();
+        let shows = shows_normed || pass.observer.stream.is_some();
         let graphs = &mut Some(graphs).filter(|_| self.options.graphs && plan.is_step && !shows);
         let places = buffers.growing().map(|address| (address, 0)).chain(kept.tables.places());
         let key = StepKey {
@@ -287,8 +288,11 @@ impl Network for CudaNetwork {
                 run.encode_all();
             }
         }
+        if let Some(stream) = pass.observer.stream {
+            stream(self.show(&mut run, &widths, false).map_err(device_error)?);
+        }
         let mut hidden = None;
-        if shows {
+        if shows_normed {
             run.norm(&self.program.norm, buffers.x.address(), plan.rows);
             let normed = self.show(&mut run, &widths, true).map_err(device_error)?;
             if let Some(observer) = observer {
@@ -357,7 +361,7 @@ impl Network for CudaNetwork {
     fn abilities(&self) -> Abilities {
         // Taking tokens back from recurrent state on a card is not tried yet.
         let is_recurrent = self.slots.iter().any(|(_, slot)| matches!(slot.kind, SlotKind::Recurrent(_)));
-        Abilities { any_rows: !is_recurrent, ..Abilities::default() }
+        Abilities { any_rows: !is_recurrent, stream_observer: true, ..Abilities::default() }
     }
 
     fn store(&self) -> Option<Store> {

@@ -17,9 +17,9 @@ pub use kvant_device::{BackendOptions, Device, DeviceReport, LoadProgress};
 
 use crate::open::OpenError;
 use kvant_cache::Policy;
-use kvant_cpu::LoadOptions;
-use kvant_device::DeviceKind;
-use kvant_model::{Checkpoint, Description, Model};
+use kvant_cpu::{Cpu, LoadOptions};
+use kvant_device::{DeviceKind, SplitDevice};
+use kvant_model::{Backend, Checkpoint, Description, Model};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -130,6 +130,15 @@ pub(crate) fn hardware() -> impl Iterator<Item = Arc<dyn Device>> {
     BACKENDS.iter().filter_map(|kind| (kind.hardware)())
 }
 
+/// The device with the first layers of a model, the others on the processor.
+pub(crate) fn first_layers(device: Arc<dyn Device>, layers: usize, options: LoadOptions) -> Arc<dyn Device> {
+    let rest = move |backend: BackendOptions| {
+        let cpu = Cpu::new(LoadOptions { weights: backend.weights, ..options })?;
+        Ok(Box::new(cpu) as Box<dyn Backend + Sync>)
+    };
+    Arc::new(SplitDevice::new(device, Arc::new(rest), layers))
+}
+
 /// A model for measurements, without a tokenizer.
 pub struct DeviceModel {
     /// The model.
@@ -139,20 +148,32 @@ pub struct DeviceModel {
 }
 
 impl DeviceModel {
-    /// Brings a model to the device that a choice stands for; [`DeviceChoice::Auto`] is a GPU that runs it, without a measurement.
+    /// Brings a model to the device that a choice stands for; [`DeviceChoice::Auto`] is a GPU that runs it, without a measurement. With
+    /// `layers` it gets so many of them, and the processor the rest; the processor's choice is then a GPU's.
     ///
     /// # Errors
     /// If it cannot be loaded, or does not run where it was asked to.
     pub fn load(
         choice: DeviceChoice,
+        layers: Option<usize>,
         checkpoint: &Checkpoint,
         options: LoadOptions,
     ) -> Result<Self, OpenError> {
         let description = Description::of(checkpoint)?;
+        let choice = match (layers, choice) {
+            (Some(0), _) => DeviceChoice::Cpu,
+            (Some(_), DeviceChoice::Cpu) => DeviceChoice::Auto,
+            (_, named) => named,
+        };
         let runs = |device: &Arc<dyn Device>| device.check_model(&description, checkpoint).is_ok();
         let device = match choice {
             DeviceChoice::Auto => hardware().find(runs),
             named => open(named)?,
+        };
+        let cut = layers.filter(|layers| *layers < description.layers.len());
+        let device = match (device, cut) {
+            (Some(device), Some(layers)) => Some(first_layers(device, layers, options)),
+            (device, _) => device,
         };
         let model = match &device {
             None => kvant_cpu::load(checkpoint, options)?,

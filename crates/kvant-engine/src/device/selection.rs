@@ -1,7 +1,10 @@
 //! Which device and which cache a model gets.
 
-use super::{Device, DeviceChoice, DeviceError, hardware, open};
-use crate::open::{ChosenPolicy, KvChoice, OpenError, OpenNote, OpenOptions, Plans};
+use super::{Device, DeviceChoice, DeviceError, first_layers, hardware, open};
+use crate::estimate::MemoryEstimate;
+use crate::open::{
+    ChosenPolicy, KvChoice, OpenError, OpenNote, OpenOptions, Plans, SHORTEST, default_context,
+};
 use kvant_attention::KvUnsupported;
 use kvant_cache::{CacheLayout, Policy};
 use kvant_model::{Checkpoint, Description, LoadError};
@@ -32,10 +35,16 @@ pub(crate) fn select(
 ) -> Result<Selection, OpenError> {
     let chosen = Plans::new(checkpoint).choose(options.kv.as_ref(), description)?;
     let mut notes = Vec::new();
+    if options.gpu_layers == Some(0) {
+        return Ok(Selection { device: None, chosen, notes });
+    }
     if options.device != DeviceChoice::Auto {
         return match open(options.device)? {
             Some(device) => select_on(device, options, chosen, checkpoint, description),
-            None => Ok(Selection { device: None, chosen, notes }),
+            None => {
+                notes.extend(options.gpu_layers.map(|_| OpenNote::NoDevice { is_chosen: true }));
+                Ok(Selection { device: None, chosen, notes })
+            }
         };
     }
     for device in hardware() {
@@ -45,7 +54,62 @@ pub(crate) fn select(
         }
         notes.extend(selection.notes);
     }
+    if options.gpu_layers.is_some() && notes.is_empty() {
+        notes.push(OpenNote::NoDevice { is_chosen: false });
+    }
     Ok(Selection { device: None, chosen, notes })
+}
+
+/// The device with as many layers as were asked for, or as its memory holds; the others run on the processor.
+fn with_layers(
+    device: Arc<dyn Device>,
+    options: &OpenOptions,
+    chosen: &ChosenPolicy,
+    checkpoint: &Checkpoint,
+    description: &Description,
+) -> Result<Arc<dyn Device>, OpenError> {
+    let all = description.layers.len();
+    let layers = match (options.gpu_layers, device.memory()) {
+        (Some(layers), _) => layers,
+        (None, Some(memory)) => {
+            let policy = options.complete(chosen.policy.clone());
+            layers_within(memory, options, &policy, checkpoint, description)?
+        }
+        (None, None) => all,
+    };
+    Ok(if layers >= all { device } else { first_layers(device, layers, options.load_options()) })
+}
+
+/// As many layers as a memory holds with their part of a context; all where even one is too many or the model cannot be cut, so that the
+/// refusal names the whole.
+fn layers_within(
+    memory: u64,
+    options: &OpenOptions,
+    policy: &Policy,
+    checkpoint: &Checkpoint,
+    description: &Description,
+) -> Result<usize, OpenError> {
+    let context = options.context.unwrap_or_else(|| default_context(description).min(SHORTEST));
+    let run = options.run_config(policy, context, true);
+    let fits = |description: &Description| -> Result<bool, OpenError> {
+        Ok(MemoryEstimate::new(checkpoint, description, &run)?.peak() <= memory)
+    };
+    let all = description.layers.len();
+    if fits(description)? {
+        return Ok(all);
+    }
+    let (mut low, mut high) = (0, all);
+    while high - low > 1 {
+        let middle = usize::midpoint(low, high);
+        let Ok((first, _)) = description.halves(middle) else { return Ok(all) };
+        let first = Description { slots: first.slots.before(middle), ..first };
+        if fits(&first)? {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    Ok(if low == 0 { all } else { low })
 }
 
 /// The same for one device.
@@ -71,6 +135,11 @@ fn select_on(
             false => on_cpu(chosen, reason.to_owned()),
         };
     }
+    let device = with_layers(device, options, &chosen, checkpoint, description)?;
+    let on_cpu = |chosen: ChosenPolicy, reason: String| {
+        let notes = vec![OpenNote::OnCpu { device: device.name().to_owned(), reason }];
+        Ok(Selection { device: None, chosen, notes })
+    };
     if let Err(refused) = device.check_model(description, checkpoint) {
         return if is_asked { Err(refused.into()) } else { on_cpu(chosen, refused.to_string()) };
     }

@@ -102,6 +102,11 @@ pub enum OpenNote {
         /// Why not there.
         reason: String,
     },
+    /// Layers were asked for on a GPU, and none runs there.
+    NoDevice {
+        /// Whether the processor was asked for too.
+        is_chosen: bool,
+    },
     /// Weights of types that have no kernels on the processor.
     SlowWeights {
         /// The types.
@@ -140,6 +145,12 @@ impl fmt::Display for OpenNote {
             Self::Cache { policy, reason } => write!(f, "keys and values are kept in {policy}: {reason}"),
             Self::Plan { reason, .. } => write!(f, "KV cache: {reason}"),
             Self::OnCpu { device, reason } => write!(f, "the model runs on the CPU, not on {device}: {reason}"),
+            Self::NoDevice { is_chosen: true } => {
+                write!(f, "--gpu-layers: --device cpu (or KVANT_DEVICE) keeps all layers on the CPU")
+            }
+            Self::NoDevice { is_chosen: false } => {
+                write!(f, "--gpu-layers: no GPU was found; all layers run on the CPU")
+            }
             Self::SlowWeights { types } => write!(
                 f,
                 "weights in {} have no kernels on the CPU and are unpacked for every product, which is slow; `kvant convert` \

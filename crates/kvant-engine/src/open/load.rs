@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The shortest context, if the model has as long a one, that a device has to hold to be chosen.
-const SHORTEST: usize = 8192;
+pub(crate) const SHORTEST: usize = 8192;
 
 /// All but the checkpoint of an opened model.
 pub(super) struct Loaded {
@@ -94,7 +94,7 @@ impl OpenOptions {
             on_device: memory.is_some(),
         };
         let context = request.choose(&mut notes)?;
-        let is_chosen = self.device == DeviceChoice::Auto;
+        let is_chosen = self.device == DeviceChoice::Auto && self.gpu_layers.is_none();
         if is_chosen && context < default_context(description).min(SHORTEST) && self.context.is_none() {
             return Err(refused(format!("its memory holds contexts of {context} tokens alone")));
         }

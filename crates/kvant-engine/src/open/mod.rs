@@ -43,9 +43,10 @@ pub use amount::{parse_bytes, parse_tokens};
 pub use context::{UNKNOWN_CONTEXT, default_context};
 pub use error::{OpenError, OpenNote};
 pub use kv_choice::{KvChoice, PLAN_EXTENSION};
+pub(crate) use load::SHORTEST;
 pub use lora::LoraFile;
 pub use plans::{ChosenPolicy, PlanFileError, Plans, open_plan, plan_path};
-pub use setting::{OPENING, OpenSetting};
+pub use setting::{OPENING, OpenSetting, parse_layers};
 
 use crate::device::{Device, DeviceChoice, LoadProgress, Selection, check_policy, select};
 use crate::engine::Engine;
@@ -71,6 +72,8 @@ use std::sync::Arc;
 pub struct OpenOptions {
     /// What computes.
     pub device: DeviceChoice,
+    /// Layers that run on the device, from the first on, with the rest on the processor; `None` for as many as its memory holds.
+    pub gpu_layers: Option<usize>,
     /// The folder where it is kept which of two devices was measured to be faster; `None` to measure each time.
     pub measurements: Option<PathBuf>,
     /// How keys and values are kept; `None` as [`KvChoice::Auto`], and without a note where the family decides.
@@ -179,7 +182,12 @@ impl OpenOptions {
         Ok((context, MemoryEstimate::new(checkpoint, description, &run)?))
     }
 
-    fn run_config<'a>(&self, policy: &'a Policy, context: usize, on_device: bool) -> RunConfig<'a> {
+    pub(crate) fn run_config<'a>(
+        &self,
+        policy: &'a Policy,
+        context: usize,
+        on_device: bool,
+    ) -> RunConfig<'a> {
         let threads = self.threads.unwrap_or_else(kvant_threads::processors);
         RunConfig { weights: self.weights, on_device, ..RunConfig::answer(policy, context, threads) }
     }
@@ -191,7 +199,7 @@ impl OpenOptions {
     }
 
     /// What the loader has to know.
-    fn load_options(&self) -> LoadOptions {
+    pub(crate) fn load_options(&self) -> LoadOptions {
         let mtp = matches!(self.speculate, None | Some(Speculate::Mtp));
         LoadOptions { weights: self.weights, activations: self.activations, lock: self.pinned, mtp }
     }

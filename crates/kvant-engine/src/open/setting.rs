@@ -84,6 +84,19 @@ pub const OPENING: &[OpenSetting] = &[
         ..UNNAMED
     },
     OpenSetting {
+        name: "gpu_layers",
+        flag: "gpu-layers",
+        aliases: &["n-gpu-layers"],
+        value: "N",
+        help: "Layers on the GPU, from the first on (-ngl); the rest run on the CPU. 0 is the CPU alone, all every layer [default: \
+               auto, as many as the GPU's memory holds]",
+        set: |options, text| {
+            options.gpu_layers = parse_layers(text)?;
+            Ok(())
+        },
+        ..UNNAMED
+    },
+    OpenSetting {
         name: "kv",
         flag: "kv",
         value: "SPEC",
@@ -298,6 +311,20 @@ impl OpenOptions {
         }
         Ok(())
     }
+}
+
+/// A number of layers on a device: `None` for `auto`, as many as fit.
+///
+/// # Errors
+/// If it is no number, `all` or `auto`.
+pub fn parse_layers(text: &str) -> Result<Option<usize>, String> {
+    Ok(match text.trim() {
+        "auto" => None,
+        "all" => Some(usize::MAX),
+        // llama.cpp's way to say all.
+        below_zero if below_zero.starts_with('-') => Some(usize::MAX),
+        number => Some(parsed(number)?),
+    })
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@
 
 mod attention;
 mod ffn;
+mod halves;
 mod mixer;
 mod mtp;
 mod rope;

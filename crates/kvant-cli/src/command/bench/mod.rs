@@ -7,7 +7,7 @@ pub mod wire;
 
 use crate::failure::Failure;
 use crate::open;
-use crate::options::{Caches, RopeFlags, Tokens, Weights};
+use crate::options::{Caches, Layers, RopeFlags, Tokens, Weights};
 use crate::progress;
 use crate::table::Column::{Left, Right};
 use crate::table::Table;
@@ -85,6 +85,10 @@ pub struct Bench {
     #[arg(long, value_name = "DEVICE", default_value_t = DeviceChoice::Cpu)]
     device: DeviceChoice,
 
+    /// Layers on the GPU, from the first on (-ngl); the rest run on the CPU
+    #[arg(long, value_name = "N", alias = "n-gpu-layers", allow_hyphen_values = true)]
+    gpu_layers: Option<Layers>,
+
     /// Skip the values of pages whose attention weights are all below TAU times the largest,
     /// above 0 and below 1, in every cache
     #[arg(long, value_name = "TAU")]
@@ -156,6 +160,7 @@ impl Bench {
         if let Some(texts) = &self.speculate {
             let options = OpenOptions {
                 device: self.device,
+                gpu_layers: self.gpu_layers.and_then(|layers| layers.0),
                 weights: self.weights.map(Weights::dtype),
                 threads: self.threads.first().map(|&threads| threads.into()),
                 sparse_v: self.sparse_v,
@@ -185,7 +190,14 @@ impl Bench {
         let all = Pool::default();
         let options = LoadOptions { weights: self.weights.map(Weights::dtype), ..LoadOptions::default() };
         let placed = all
-            .install(|| DeviceModel::load(self.device, &checkpoint, options))
+            .install(|| {
+                DeviceModel::load(
+                    self.device,
+                    self.gpu_layers.and_then(|layers| layers.0),
+                    &checkpoint,
+                    options,
+                )
+            })
             .map_err(|error| open::failure(&error))?;
         let model = &placed.model;
         let threads = match self.threads.as_slice() {

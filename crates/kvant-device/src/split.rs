@@ -10,7 +10,8 @@
 use crate::device::{BackendOptions, Device};
 use kvant_cache::{Arena, CacheLayout, KvSlot, Sequence, SplitStore, StateError, StateErrorKind, Store};
 use kvant_model::{
-    Abilities, Backend, Checkpoint, Chunk, Description, Form, Input, LoadError, Network, Outputs, Pass, Rows,
+    Abilities, Backend, Checkpoint, Chunk, Description, Form, Input, LayerObserver, LoadError, Network,
+    Outputs, Pass, Rows,
 };
 use std::sync::Arc;
 
@@ -112,7 +113,7 @@ impl SplitNetwork {
     fn first_half(
         &self,
         chunks: &[Chunk<'_>],
-        layers: Option<&mut dyn FnMut(usize, &Rows)>,
+        layers: Option<&mut LayerObserver<'_>>,
         sequences: &mut [&mut Sequence],
     ) -> Result<Rows, StateError> {
         let mut left = None;
@@ -145,7 +146,7 @@ impl Network for SplitNetwork {
             first.push(Chunk { input, positions, wanted: 0..0, form: Form::Logits, adapters: None });
         }
         let mut shown = layers.as_mut().map(|layers| |layer: usize, x: &Rows| layers(layer, x));
-        let shown = shown.as_mut().map(|shown| shown as &mut dyn FnMut(usize, &Rows));
+        let shown = shown.as_mut().map(|shown| shown as &mut LayerObserver<'_>);
         let stream = self.first_half(&first, shown, sequences)?;
         let width = stream.width();
         let mut row = 0;

@@ -89,14 +89,9 @@ fn one_attention_over_pages_is_the_cpus() {
             "k=sym5g32:p32,v=ch6:p128",
             "k=ch7:p128,v=asym5g32:p32",
             "k=ch5,v=f32",
-            "trellis5",
-            "k=trellis3.65,v=f32",
-            "k=f32,v=trellis4",
-            "k=sym5g32:p32,v=trellis4",
             "delta6",
             "k=delta5:p32,v=polar5",
             "k=polar5,v=delta5:p32",
-            "iq4",
         ] {
             let truth = after_one_layer(&host, cache(&host, policy, Arena::new()), &ids, 120);
             let found = after_one_layer(&model, cache(&model, policy, backend.store()), &ids, 120);

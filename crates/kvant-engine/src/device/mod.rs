@@ -148,12 +148,23 @@ pub struct DeviceModel {
 }
 
 impl DeviceModel {
-    /// Brings a model to the device that a choice stands for; [`DeviceChoice::Auto`] is a GPU that runs it, without a measurement. With
-    /// `layers` it gets so many of them, and the processor the rest; the processor's choice is then a GPU's.
+    /// Brings a model to the device that a choice stands for; [`DeviceChoice::Auto`] is a GPU that runs it, without a measurement.
     ///
     /// # Errors
     /// If it cannot be loaded, or does not run where it was asked to.
     pub fn load(
+        choice: DeviceChoice,
+        checkpoint: &Checkpoint,
+        options: LoadOptions,
+    ) -> Result<Self, OpenError> {
+        Self::load_layers(choice, None, checkpoint, options)
+    }
+
+    /// The same with so many layers on the device, and the rest on the processor; the processor's choice is then a GPU's.
+    ///
+    /// # Errors
+    /// As [`DeviceModel::load`].
+    pub fn load_layers(
         choice: DeviceChoice,
         layers: Option<usize>,
         checkpoint: &Checkpoint,

@@ -191,7 +191,7 @@ impl Bench {
         let options = LoadOptions { weights: self.weights.map(Weights::dtype), ..LoadOptions::default() };
         let placed = all
             .install(|| {
-                DeviceModel::load(
+                DeviceModel::load_layers(
                     self.device,
                     self.gpu_layers.and_then(|layers| layers.0),
                     &checkpoint,

@@ -248,8 +248,8 @@ impl Eval {
         let windows = Windows::of_text(&Tokenizer::of(&checkpoint)?, &text, self.ctx, self.chunks, score)
             .map_err(|e| Failure::new(format!("{name}: {e}")))?;
         let options = LoadOptions { activations: self.activations.kind(), ..LoadOptions::default() };
-        let placed = DeviceModel::load(self.device, None, &checkpoint, options)
-            .map_err(|error| open::failure(&error))?;
+        let placed =
+            DeviceModel::load(self.device, &checkpoint, options).map_err(|error| open::failure(&error))?;
         check_context(&placed.model, self.ctx)?;
 
         let setting = setting(&placed.model, placed.name());

@@ -81,18 +81,18 @@ fn angles_text(pages: &PolarPages) -> String {
         .map(|[cos, sin]| format!("vec2<f32>({}, {})", exactly(*cos), exactly(*sin)))
         .collect();
     let count = entries.len();
-    let _ = write!(
+    let _ = writeln!(
         text,
-        "var<private> directions: array<vec2<f32>, {count}> = array<vec2<f32>, {count}>({});\n",
+        "var<private> directions: array<vec2<f32>, {count}> = array<vec2<f32>, {count}>({});",
         entries.join(", ")
     );
     let mut first = 0;
     let (mut at, mut widths, mut begins) = (String::new(), String::new(), String::new());
-    for level in 0..4 {
+    for (level, (codes, (bits, start))) in pages.book.iter().zip(pages.bits.iter().zip(starts)).enumerate() {
         let _ = writeln!(at, "        case {level}u: {{ return directions[{first}u + code]; }}");
-        let _ = writeln!(widths, "        case {level}u: {{ return {}u; }}", pages.bits[level]);
-        let _ = writeln!(begins, "        case {level}u: {{ return {}u; }}", starts[level]);
-        first += pages.book[level].len();
+        let _ = writeln!(widths, "        case {level}u: {{ return {bits}u; }}");
+        let _ = writeln!(begins, "        case {level}u: {{ return {start}u; }}");
+        first += codes.len();
     }
     let _ = write!(
         text,
@@ -180,10 +180,8 @@ pub(crate) fn refusal(coding: &Coding) -> Option<String> {
             "angles of {} tokens of {} channels ({POLAR_BLOCK} at a time) are more than are encoded on a GPU",
             pages.tokens, pages.dim
         )),
-        Coding::Sum(parts) if !parts[0].dim.is_multiple_of(4) => Some(format!(
-            "codes of what other codes leave over of {} channels, no multiple of 4, do not run",
-            parts[0].dim
-        )),
+        // Written, and not held to the CPU's pages yet.
+        Coding::Sum(_) => Some("codes of what other codes leave over do not run".to_owned()),
         _ => None,
     }
 }

@@ -24,7 +24,7 @@ pub struct CacheUnsupported {
 
 /// The families of codecs that run.
 pub(crate) fn families() -> Vec<&'static str> {
-    kvant_codec::FAMILIES.iter().map(|family| family.name).collect()
+    kvant_codec::FAMILIES.iter().map(|family| family.name).filter(|name| *name != "turbo").collect()
 }
 
 /// The kernels of a slot or of one of its sides that were built.

@@ -23,7 +23,8 @@ fn subject() -> Option<Subject> {
     Some(Subject { device: Arc::new(gpu()?), models: ModelSet::Fixtures, bounds, refuses: REFUSES })
 }
 
-const REFUSES: &[Refused] = &[];
+const REFUSES: &[Refused] =
+    &[Refused { because: "codes of what other codes leave over", names: &["turbo3"] }];
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../kvant-model/tests/fixtures").join(name)

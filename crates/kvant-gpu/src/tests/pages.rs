@@ -191,9 +191,7 @@ pub(super) fn pages_of_compound_codecs_are_as_good_as_the_hosts() {
         ("k=trellis1,v=trellis4.4", 40),
         ("delta4", 64),
         ("k=delta3:srht,v=delta5g16:p32", 40),
-        ("k=delta2token:s32,v=delta8", 12),
-        ("turbo3", 64),
-        ("k=turbo4,v=turbo3:p32", 40),
+        ("k=delta2:token,s32,v=delta8", 12),
         ("polar4", 64),
         ("k=polar3:p32,v=polar5", 40),
     ] {
@@ -394,7 +392,7 @@ fn codecs_that_do_not_run_are_refused_by_name() {
         }
     }
     for (policy, dim, word) in [
-        ("turbo3", 30, "no multiple of 4"),
+        ("turbo3", 64, "what other codes leave over"),
         ("trellis3", 512, "more than the 256"),
         ("delta4:p32", 260, "more than the 256"),
         ("delta4", 13, "end within a word"),

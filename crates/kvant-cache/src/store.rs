@@ -12,7 +12,7 @@
 use crate::arena::{Arena, ArenaError, Usage};
 use crate::lease::{FileBytes, Lease};
 use crate::page::{Page, PageMut};
-use kvant_codec::PageFormat;
+use kvant_codec::{PageCodec, PageFormat};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub struct PageUse {
     pub format: PageFormat,
     /// Whether it is the page of the sinks, which has fewer tokens.
     pub sinks: bool,
-    /// Whether it holds latents, or the rotated parts beside them.
+    /// Whether it holds latents, or the rotated parts beside them, or is of a slot that [`PageStore::swizzles`] says no to.
     pub latent: bool,
 }
 
@@ -57,6 +57,12 @@ pub trait PageStore: Send + Sync {
     /// The kind of such pages. A store that deals bytes otherwise than the canonical layout learns here how.
     fn kind(&self, _: &PageUse) -> PageKind {
         PageKind::BYTES
+    }
+
+    /// Whether its kernels read closed pages of such kv heads (keys, values) in an order of their own. Where they do not, closed pages are
+    /// taken as those of latents are: as their formats say.
+    fn swizzles(&self, _heads: &[[Option<&dyn PageCodec>; 2]]) -> bool {
+        true
     }
 
     /// The kind that a page was taken as.

@@ -94,7 +94,23 @@ struct AppendParams {
     int norm_last;           // queries and keys are normed after their rotation
     int stride, q_step, kv_step, k_at, v_at;  // numbers of a row; from a head to the next; where keys and values begin
     float q_eps, k_eps, v_eps, key_scale;
+    int k_element, v_element;  // numbers of exact pages: 0 f16, 1 f32, 2 bf16
 };
+// A number of an exact page; whether it can be stored there.
+DEVICE bool put_exact(u8* page, int at, float x, int element) {
+    if (element == 1) {
+        reinterpret_cast<float*>(page)[at] = x;
+        return fabsf(x) <= 3.4028235e38f;
+    }
+    if (element == 2) {  // to nearest, ties to even
+        const u32 bits = __float_as_uint(x);
+        reinterpret_cast<u16*>(page)[at] = (u16)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+        return fabsf(x) <= 3.38e38f;
+    }
+    const u16 y = f32_to_f16(x);
+    reinterpret_cast<u16*>(page)[at] = y;
+    return fabsf(f16_to_f32(y)) <= 65504.f;
+}
 // Where keys are of a plan: queries go into its basis too.
 struct TurnParams {
     u16* y;              // (rows, heads, D) f16
@@ -178,9 +194,9 @@ DEVICE void append(const AppendParams& p, const TurnParams& turning) {
     if (norm && !is_value && p.norm_last) x = normed(x);
     if (is_query && p.gains) x *= __ldg(p.gains + row);
     if (beyond) return;
-    const u16 y = f32_to_f16(x);
-    if (!(fabsf(f16_to_f32(y)) <= 65504.f)) atomicMax(p.refused, 1 + row);
     if (is_query) {
+        const u16 y = f32_to_f16(x);
+        if (!(fabsf(f16_to_f32(y)) <= 65504.f)) atomicMax(p.refused, 1 + row);
         const u64 at = (u64)row * p.heads + h;
         if (part == 0) p.q[at * D + c] = y;
         if constexpr (PARTS > 1) {
@@ -194,8 +210,9 @@ DEVICE void append(const AppendParams& p, const TurnParams& turning) {
     if (part) return;
     const int4 target = __ldg(p.targets + row);
     const PageEntry entry = __ldg(p.exact + ((u64)target.x * p.kv_heads + kv % p.kv_heads) * p.exact_stride + target.y);
-    u16* page = reinterpret_cast<u16*>(p.pages + (u64)(is_value ? entry.y : entry.x) * UNIT);
-    page[is_value ? Exact<D>::value_at(target.z, c) : Exact<D>::key_at(target.z, c)] = y;
+    u8* page = p.pages + (u64)(is_value ? entry.y : entry.x) * UNIT;
+    const int to = is_value ? Exact<D>::value_at(target.z, c) : Exact<D>::key_at(target.z, c);
+    if (!put_exact(page, to, x, is_value ? p.v_element : p.k_element)) atomicMax(p.refused, 1 + row);
 }
 #define APPEND(D, THREADS) \
     extern "C" __global__ void __launch_bounds__(THREADS) append_d##D(const __grid_constant__ AppendParams p) { append<D, 1>(p, TurnParams{}); }
@@ -261,17 +278,20 @@ DEVICE void append_many(const AppendParams& p) {
         target = __ldg(p.targets + row);
         entry = __ldg(p.exact + ((u64)target.x * p.kv_heads + kv % p.kv_heads) * p.exact_stride + target.y);
     }
-    u16* const page = reinterpret_cast<u16*>(p.pages + (u64)(is_value ? entry.y : entry.x) * UNIT);
+    u8* const page = p.pages + (u64)(is_value ? entry.y : entry.x) * UNIT;
     u16* const q = p.q + ((u64)row * p.heads + h) * D;
     bool bad = false;
 #pragma unroll
     for (int i = 0; i < OWN; i++) {
         const int c = WARP * i + lane;
         if (is_query && p.gains) x[i] *= gain;
-        const u16 y = f32_to_f16(x[i]);
-        bad |= !(fabsf(f16_to_f32(y)) <= 65504.f);
-        if (is_query) q[c] = y;
-        else page[is_value ? Exact<D>::value_at(target.z, c) : Exact<D>::key_at(target.z, c)] = y;
+        if (is_query) {
+            q[c] = f32_to_f16(x[i]);
+            bad |= !(fabsf(f16_to_f32(q[c])) <= 65504.f);
+        } else {
+            const int to = is_value ? Exact<D>::value_at(target.z, c) : Exact<D>::key_at(target.z, c);
+            bad |= !put_exact(page, to, x[i], is_value ? p.v_element : p.k_element);
+        }
     }
     if (bad) atomicMax(p.refused, 1 + row);
 }

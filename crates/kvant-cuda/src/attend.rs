@@ -191,7 +191,7 @@ pub(crate) fn encode(
         widths: planned.widths.address(),
         refused,
     };
-    let paired = if slot.halves > 1 { "_p128" } else { "" };
+    let paired = if slot.units.most() > 1 { "_p128" } else { "" };
     launch(format!("encode_klt{paired}_d{dim}"), jobs.count, Encoding::Planned(keys));
     launch(format!("encode_v4_d{dim}"), jobs.values, plain(words + jobs.values_at));
 }

@@ -2,21 +2,24 @@
 
 use crate::buffer::Buffer;
 use crate::device::{CudaGpu, OpenError};
+use crate::general::{Bases, GeneralPages, general_slot};
 use crate::latent::{LatentPages, latent_slot};
-use crate::layout::{PAGE_TOKENS, PageKind, is_planned};
+use crate::layout::{DIMS, PAGE_TOKENS, PageKind};
 use crate::pages::CudaPages;
 use crate::params::Address;
 use crate::planned::PlannedKeys;
+use crate::program::Reading;
 use crate::step::Generation;
-use kvant_cache::{CacheLayout, Mode, PageUse, SideCodecs, SideKinds, SlotKind};
+use crate::units::Units;
+use kvant_cache::{CacheLayout, HeadCodecs, Mode, PageUse, SideCodecs, SideKinds, SlotKind, Slots};
 use kvant_codec::format::{BasisFormat, Linear};
-use kvant_codec::{Basis, PageCodec, PageFormat, Rotation, Rule, Side, Tier};
+use kvant_codec::{Basis, Element, PageCodec, PageFormat, Rotation, Rule, Side, Tier};
 use std::sync::Arc;
 
 /// Why a cache cannot be kept on a card.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "layer {layer}: {what}; the CUDA backend keeps int4, int8, k8v4, klt (`k=klt4.25,v=rot4g32`) and f16, of 64, 80, 96, 128, 192, 256 or 512 channels (klt 64 or 128)"
+    "layer {layer}: {what}; the CUDA backend keeps every codec in heads of 64, 80, 96, 128, 192, 256 or 512 channels (turbo up to 256), and latents as int4, int8, k8v4 or f16"
 )]
 pub struct CacheUnsupported {
     /// Which layer.
@@ -30,7 +33,7 @@ pub(crate) struct SlotPages {
     pub layer: usize,
     pub kv_heads: usize,
     pub dim: usize,
-    /// `int4`, `int8`, `k8v4`, `klt` or `f16`: part of a kernel's name.
+    /// `int4`, `int8`, `k8v4`, `klt` or `f16`: part of a kernel's name; `general` where one kernel reads any codec.
     pub codec: &'static str,
     pub key: SideKinds,
     pub value: SideKinds,
@@ -38,16 +41,25 @@ pub(crate) struct SlotPages {
     pub signs: Address,
     /// Keys in the basis of a plan.
     pub planned: Option<PlannedKeys>,
-    /// Entries of page tables that name one page of the keys: 2 where it has 128 tokens, else 1.
-    pub halves: usize,
+    /// How the entries of page tables cut positions.
+    pub units: Units,
+    /// Bytes of a number of exact keys and values.
+    pub exact_bytes: [usize; 2],
+    /// What a kernel for any codec knows of the pages.
+    pub general: Option<GeneralPages>,
     /// Latents in place of keys and values.
     pub latent: Option<LatentPages>,
 }
 
 impl SlotPages {
-    /// The kind of the closed pages of a kv head's keys.
-    pub(crate) fn closed_keys(&self, head: usize) -> kvant_cache::PageKind {
-        self.planned.as_ref().map_or(self.key.encoded, |planned| planned.closed[head])
+    /// The kinds of a kv head's pages of codes.
+    pub(crate) fn closed(&self, head: usize) -> [kvant_cache::PageKind; 2] {
+        let plain = [self.key.encoded, self.value.encoded];
+        match (&self.general, &self.planned) {
+            (Some(general), _) => general.closed(head),
+            (None, Some(planned)) => [planned.closed[head], plain[1]],
+            (None, None) => plain,
+        }
     }
 }
 
@@ -61,8 +73,10 @@ pub(crate) struct LayoutPages {
     pub wide_tiles: bool,
     /// Whether queries read their own pages as they were encoded.
     pub strict: bool,
-    /// `halves` of all slots.
-    pub halves: usize,
+    /// Of all slots.
+    pub units: Units,
+    /// The bases of pages of any codec.
+    pub bases: Bases,
     /// By dim and seed.
     signs: Vec<(usize, u64, Buffer)>,
 }
@@ -85,7 +99,8 @@ impl LayoutPages {
             tiles: true,
             wide_tiles: false,
             strict,
-            halves: 1,
+            units: Units::PAGES,
+            bases: Bases::new(card),
             signs: Vec::new(),
         };
         for slot in layout.slots() {
@@ -106,22 +121,18 @@ impl LayoutPages {
                     continue;
                 }
             };
+            let heads: Vec<[Option<&dyn PageCodec>; 2]> = slot.heads().iter().map(codecs_of).collect();
+            let Some(codec) = swizzled_codec(&heads) else {
+                let general = general_slot(card, pages, &mut made, slot, &shape)?;
+                made.slots.push(Some(general));
+                continue;
+            };
             let side = |side: Side| {
-                let mut heads = slot.heads().iter().filter_map(|head| head.side(side));
-                let first = heads.next().ok_or_else(|| refuse(layer, "a head has no pages"))?;
-                let format = first.codec().format();
-                let planned = matches!(&format, Some(PageFormat::Packed(packed)) if is_planned(packed));
-                if !planned && heads.any(|other| other.codec().format() != format) {
-                    return Err(refuse(layer, "heads whose pages have different formats do not run"));
-                }
+                let first = slot.heads().iter().find_map(|head| head.side(side));
+                let first = first.ok_or_else(|| refuse(layer, "a head has no pages"))?;
                 SideFound::new(pages, first).map_err(|what| CacheUnsupported { layer, what })
             };
             let (key, value) = (side(Side::Key)?, side(Side::Value)?);
-            let codec = PageKind::codec(key.kind, value.kind).filter(|_| key.dim == value.dim);
-            let codec = codec.ok_or_else(|| {
-                let what = format!("{} keys beside {} values do not run", key.kind, value.kind);
-                CacheUnsupported { layer, what }
-            })?;
             let has = |many: &str| card.kernel(&format!("attend_{many}{codec}_d{}", key.dim)).is_some();
             made.tiles &= has("many_");
             made.wide_tiles |= has("tile_");
@@ -155,17 +166,30 @@ impl LayoutPages {
                 value: value.kinds,
                 signs,
                 planned,
-                halves: key.tokens / PAGE_TOKENS,
+                units: Units::of([key.tokens, value.tokens]),
+                exact_bytes: [2; 2],
+                general: None,
                 latent: None,
             }));
         }
-        made.halves = made.slots.iter().flatten().map(|slot| slot.halves).max().unwrap_or(1);
-        match made.slots.iter().flatten().find(|slot| slot.halves != made.halves) {
+        if let Some(first) = made.slots.iter().flatten().next() {
+            made.units = first.units;
+        }
+        match made.slots.iter().flatten().find(|slot| slot.units != made.units) {
             Some(slot) => Err(refuse(
                 slot.layer,
-                "keys in pages of 64 tokens beside layers whose keys have pages of 128 do not run; name all of them `:p64`",
+                "pages of other sizes than those of layers before do not run: give all layers the same (`:p64` behind a codec)",
             )),
             None => Ok(made),
+        }
+    }
+
+    /// What a pass has to know of an attention over its slot.
+    pub(crate) fn reading(&self, slots: &Slots, of: Reading) -> Reading {
+        let slot = self.slots.get(slots.owner(of.slot).index()).and_then(Option::as_ref);
+        match slot.and_then(|slot| Some((slot.general.as_ref()?, of.heads / slot.kv_heads))) {
+            Some((general, group)) => general.reading(of, group),
+            None => of,
         }
     }
 
@@ -180,8 +204,50 @@ impl LayoutPages {
     }
 }
 
+/// The codecs of a head: keys, values.
+pub(crate) fn codecs_of(head: &HeadCodecs) -> [Option<&dyn PageCodec>; 2] {
+    [Side::Key, Side::Value].map(|side| head.side(side).map(|codecs| codecs.codec()))
+}
+
+/// The part of kernels' names for slots whose heads have these codecs (keys, values) and pages of an order of their own; `None` where one kernel reads
+/// any codec.
+pub(crate) fn swizzled_codec(heads: &[[Option<&dyn PageCodec>; 2]]) -> Option<&'static str> {
+    let [first_key, first_value] = *heads.first()?;
+    let (first_key, first_value) = (first_key?.format()?, first_value?.format()?);
+    let mut name = None;
+    for head in heads {
+        let (key, value) = (head[0]?, head[1]?);
+        let (of_key, of_value) = (key.format()?, value.format()?);
+        let kinds = [PageKind::of(&of_key).ok()?, PageKind::of(&of_value).ok()?];
+        let codec = PageKind::codec(kinds[0], kinds[1])?;
+        let planned = kinds[0] == PageKind::Planned;
+        let is_f16 = |format: &PageFormat| match format {
+            PageFormat::Exact(exact) => exact.element == Element::F16,
+            PageFormat::Packed(_) | PageFormat::Trellis(_) => true,
+        };
+        let chosen = match planned {
+            true => key.rounding().map(|rounding| rounding.rule) == Some(Rule::FittedRange),
+            false => values_rotation(key, &of_key).is_ok() && of_key == first_key,
+        };
+        let fits = chosen
+            && values_rotation(value, &of_value).is_ok()
+            && of_value == first_value
+            && is_f16(&of_key)
+            && is_f16(&of_value)
+            && (of_key.dim(), of_key.tokens()) == (of_value.dim(), first_key.tokens())
+            && DIMS.contains(&of_key.dim())
+            && of_value.tokens() == PAGE_TOKENS
+            && (planned || of_key.tokens() == PAGE_TOKENS);
+        if !fits || name.is_some_and(|name| name != codec) {
+            return None;
+        }
+        name = Some(codec);
+    }
+    name
+}
+
 /// sign / √dim of every channel of the SRHT: the first number of what it makes of a unit vector.
-fn signs(dim: usize, seed: u64) -> Vec<f32> {
+pub(crate) fn signs(dim: usize, seed: u64) -> Vec<f32> {
     let mut rows: Vec<f32> = (0..dim * dim).map(|n| f32::from(u8::from(n % dim == n / dim))).collect();
     Basis::new(Rotation::Srht, dim, seed).apply(&mut rows, Tier::Scalar).expect("whole vectors");
     rows.chunks_exact(dim).map(|row| row[0]).collect()
@@ -210,11 +276,7 @@ impl SideFound {
             pages.dealt_kind(&of).map_err(|refused| refused.to_string())
         };
         let closed = format(codec)?;
-        let planned = matches!(&closed, PageFormat::Packed(packed) if is_planned(packed));
         let tokens = codec.page_tokens();
-        if tokens != PAGE_TOKENS && !planned {
-            return Err(format!("pages of {tokens} tokens do not run"));
-        }
         let kind_of_page = PageKind::of(&closed).map_err(|refused| refused.to_string())?;
         let rotation = values_rotation(codec, &closed)?;
         let kinds = SideKinds {

@@ -200,8 +200,8 @@ impl CudaGpu {
                     continue; // the card gives a CTA less, and whoever needs the kernel says so
                 }
             }
-            if name.starts_with("scan_") || ["_one", "_few", "_group8"].iter().any(|end| name.ends_with(end))
-            {
+            let grows = name.starts_with("scan_") || name.starts_with("attend_general");
+            if grows || ["_one", "_few", "_group8"].iter().any(|end| name.ends_with(end)) {
                 use sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as DYNAMIC;
                 let named = if name.starts_with("scan_") { SCAN_SHARED } else { 0 };
                 set(DYNAMIC, (self.limits.shared - named) as i32)?;

@@ -1,18 +1,17 @@
 //! Pages that a pass closes: taken from sequences, gathered by slot, and listed for the encoders.
 
 use crate::cache::SlotPages;
-use crate::layout::PAGE_TOKENS;
 use crate::pages::unit_as;
 use crate::pass::PassParams;
 use kvant_cache::{KvSlot, PageId, PageKind, PageWork, Sequence};
 use kvant_codec::Side;
 
-/// Pages to encode: (exact keys, exact values, keys, values) of each, then the kv heads.
+/// Pages to encode: (exact keys, exact values, keys, values) of each, then the kv heads. Of slots of any codec keys alone, (exact, page, kv head, 0).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct JobsPlan {
     pub at: u64,
     pub count: usize,
-    /// Of values that are encoded apart from keys, where these are of a plan.
+    /// Of values that are encoded apart from keys, where these are of a plan or of any codec.
     pub values_at: u64,
     pub values: usize,
 }
@@ -57,8 +56,8 @@ pub(crate) fn take_pages(
             && !is_exact
         {
             let (index, whole) = match side {
-                Side::Key => (0, of.halves * PAGE_TOKENS),
-                Side::Value => (1, PAGE_TOKENS),
+                Side::Key => (0, of.units.pages[0] * of.units.tokens),
+                Side::Value => (1, of.units.pages[1] * of.units.tokens),
             };
             partial = partial.or(Some(tokens).filter(|tokens| *tokens != whole && !strict));
             jobs.0[index].push(EncodeJob { head, exact, page, tokens });
@@ -70,7 +69,7 @@ pub(crate) fn take_pages(
     }
     jobs.0.iter_mut().zip(before).for_each(|(own, before)| own[before..].sort_by_key(|job| job.head));
     let heads = |side: usize| jobs.0[side].iter().map(|job| job.head);
-    if of.planned.is_none() && !heads(0).eq(heads(1)) {
+    if of.planned.is_none() && of.general.is_none() && !heads(0).eq(heads(1)) {
         return Err(TakeError::Device("keys and values are not encoded together".to_owned()));
     }
     Ok(())
@@ -92,12 +91,18 @@ pub(crate) fn add_jobs(
     let place = |job: &EncodeJob, (exact, closed): (PageKind, PageKind)| -> Result<[u32; 2], String> {
         Ok([unit_as(job.exact, exact)?, unit_as(job.page, closed)?])
     };
-    let key = |job: &EncodeJob| place(job, (of.key.exact, of.closed_keys(job.head)));
+    let key = |job: &EncodeJob| place(job, (of.key.exact, of.closed(job.head)[0]));
     let of_keys: Vec<[u32; 2]> = keys.iter().map(key).collect::<Result<_, _>>()?;
-    let value = |job: &EncodeJob| place(job, (of.value.exact, of.value.encoded));
+    let value = |job: &EncodeJob| place(job, (of.value.exact, of.closed(job.head)[1]));
     let of_values: Vec<[u32; 2]> = values.iter().map(value).collect::<Result<_, _>>()?;
     let heads = |jobs: &[EncodeJob]| jobs.iter().map(|job| job.head as u32).collect::<Vec<_>>();
     let mut add = |pages: Vec<[u32; 4]>, heads: Vec<u32>| words.add(pages.into_iter().flatten().chain(heads));
+    if of.general.is_some() {
+        let own = |(job, [exact, page]): (&EncodeJob, &[u32; 2])| [*exact, *page, job.head as u32, 0];
+        let at = add(keys.iter().zip(&of_keys).map(own).collect(), Vec::new());
+        let values_at = add(values.iter().zip(&of_values).map(own).collect(), Vec::new());
+        return Ok(JobsPlan { at, count: keys.len(), values_at, values: values.len() });
+    }
     if of.planned.is_none() {
         let pair = |(key, value): (&[u32; 2], &[u32; 2])| [key[0], value[0], key[1], value[1]];
         let at = add(of_keys.iter().zip(&of_values).map(pair).collect(), heads(keys));

@@ -14,6 +14,8 @@ mod compile;
 #[cfg(feature = "cuda")]
 pub mod device;
 #[cfg(feature = "cuda")]
+mod general;
+#[cfg(feature = "cuda")]
 mod jobs;
 pub mod kernels;
 #[cfg(feature = "cuda")]
@@ -71,6 +73,8 @@ mod tensor_map;
 pub mod tensors;
 #[cfg(feature = "cuda")]
 mod top;
+#[cfg(feature = "cuda")]
+mod units;
 #[cfg(feature = "cuda")]
 mod unread;
 #[cfg(feature = "cuda")]

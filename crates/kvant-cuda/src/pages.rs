@@ -5,6 +5,7 @@
 //! **Invariant:** a page has one kind from when it is taken until it is given back, and its zeros are zeros in every order.
 
 use crate::buffer::{Buffer, download, upload};
+use crate::cache::swizzled_codec;
 use crate::device::{CudaGpu, Launch, OpenError};
 use crate::layout::{PageSwizzle, UNIT, Unsupported, is_planned};
 use crate::mapping::Mapping;
@@ -14,6 +15,7 @@ use crate::recorder::Recorder;
 use crate::staging::Staging;
 use cudarc::driver::result;
 use kvant_cache::{ArenaError, PageId, PageKind, PageStore, PageUse, RowsCopy, Usage};
+use kvant_codec::PageCodec;
 use kvant_codec::format::{Linear, PageFormat, Rotation};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -250,6 +252,10 @@ impl PageStore for CudaPages {
     fn kind(&self, of: &PageUse) -> PageKind {
         // A pass over a layout with pages that kernels do not read is refused.
         self.dealt_kind(of).unwrap_or(PageKind::BYTES)
+    }
+
+    fn swizzles(&self, heads: &[[Option<&dyn PageCodec>; 2]]) -> bool {
+        swizzled_codec(heads).is_some()
     }
 
     fn kind_of(&self, page: PageId) -> PageKind {

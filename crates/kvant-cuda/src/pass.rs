@@ -7,10 +7,11 @@
 use crate::cache::{LayoutPages, SlotPages};
 use crate::jobs::JobsPlan;
 use crate::latent::ByHead;
-use crate::layout::{PAGE_TOKENS, UNIT};
+use crate::layout::UNIT;
 use crate::pages::unit_as;
 use crate::plan::{Decoding, Item, MAX_PARTIALS, StepPlan, split_latents, split_pages};
 use crate::program::Reading;
+use crate::units::Units;
 use kvant_cache::{ExactWindow, KvSlot, Mode, PageId, Sequence};
 use kvant_codec::Side;
 use kvant_device::{Span, rotations};
@@ -78,8 +79,8 @@ pub(crate) struct Kinds {
     pub tiles: bool,
     /// Whether some of them have kernels for tiles of a prompt.
     pub wide_tiles: bool,
-    /// Pages of 64 tokens that one page of keys is.
-    pub halves: usize,
+    /// How their tables cut positions.
+    pub units: Units,
 }
 
 /// What slices of rows have in common.
@@ -140,12 +141,42 @@ pub(crate) struct PassPlan {
     /// Multipliers of queries, by row.
     pub gains: Vec<(QueryGain, u64)>,
     pub exact_stride: usize,
+    /// The one sequence of a pass of many tokens.
+    pub only: Option<OnlySequence>,
     /// Whether every sequence brings one token: then no page that is closed in this pass is read as bytes in it.
     pub is_step: bool,
     /// Whether neighbouring query tokens share items.
     pub tiles: bool,
     /// Whether they may share tiles of a prompt.
     pub wide_tiles: bool,
+}
+
+/// The sequence of a pass that has no other, and more than a token of it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct OnlySequence {
+    pub seat: usize,
+    /// Units whose both sides its last query reads as bytes.
+    pub closed: usize,
+    rule: ExactWindow,
+    start: usize,
+}
+
+impl OnlySequence {
+    fn of(rule: &ExactWindow, units: Units, spans: &[Span]) -> Option<OnlySequence> {
+        let [span] = spans else { return None };
+        let only = OnlySequence {
+            seat: span.seat,
+            closed: units.both(rule, span.last()),
+            rule: *rule,
+            start: span.start,
+        };
+        Some(only).filter(|_| span.tokens > 1)
+    }
+
+    /// The first token after the sinks that its first query sees.
+    pub(crate) fn first_seen(&self, window: Option<usize>) -> usize {
+        self.rule.first_seen(self.start, window).saturating_sub(self.rule.sinks)
+    }
 }
 
 /// What queries read exactly and as bytes on the card. In strict mode a query reads its own page exactly too, after what its codes stand for
@@ -157,16 +188,11 @@ pub(crate) fn reading(rule: &ExactWindow) -> ExactWindow {
     }
 }
 
-/// Pages of 64 tokens whose keys the query at `position` reads as bytes, where `halves` of them are one page.
-pub(crate) fn closed_pages(rule: &ExactWindow, position: usize, halves: usize) -> usize {
-    halves * rule.encoded_for(position, halves * PAGE_TOKENS)
-}
-
-/// The pages whose values the query at `position` reads exactly, after the sinks; it reads their keys so too.
-fn exact_pages(rule: &ExactWindow, position: usize) -> Range<usize> {
-    let closed = rule.encoded_for(position, PAGE_TOKENS);
+/// The units whose keys and values the query at `position` both reads exactly, after the sinks.
+fn exact_pages(rule: &ExactWindow, units: Units, position: usize) -> Range<usize> {
+    let closed = units.either(rule, position);
     match position.checked_sub(rule.sinks) {
-        Some(after) => closed..(after / PAGE_TOKENS + 1).max(closed),
+        Some(after) => closed..(after / units.tokens + 1).max(closed),
         None => closed..closed,
     }
 }
@@ -179,16 +205,16 @@ impl PassPlan {
         spans: &[Span],
         attentions: impl Iterator<Item = Reading>,
         ropes: &[Rope],
-        Kinds { tiles, wide_tiles, halves }: Kinds,
+        Kinds { tiles, wide_tiles, units }: Kinds,
     ) -> PassPlan {
         let is_step = spans.iter().all(|span| span.tokens == 1);
         let positions: Vec<usize> = spans.iter().flat_map(Span::positions).collect();
-        let stride = positions.iter().map(|position| exact_pages(rule, *position).len()).max();
+        let stride = positions.iter().map(|position| exact_pages(rule, units, *position).len()).max();
         let target = |(row, position): (usize, &usize)| match position.checked_sub(rule.sinks) {
             None => [row, 0, *position, 0],
             Some(after) => {
-                let first = exact_pages(rule, *position).start;
-                [row, 1 + after / PAGE_TOKENS - first, after % PAGE_TOKENS, 0]
+                let first = exact_pages(rule, units, *position).start;
+                [row, 1 + after / units.tokens - first, after % units.tokens, 0]
             }
         };
         let targets = positions.iter().enumerate().flat_map(target).map(|word| word as u32);
@@ -207,7 +233,8 @@ impl PassPlan {
             slots: HashMap::new(),
             by_head: HashMap::new(),
             gains: Vec::new(),
-            exact_stride: halves + stride.unwrap_or(0),
+            exact_stride: units.most() + stride.unwrap_or(0),
+            only: OnlySequence::of(rule, units, spans),
             is_step,
             tiles: tiles && !is_step,
             wide_tiles: wide_tiles && tiles && !is_step,
@@ -224,7 +251,7 @@ impl PassPlan {
                 plan.gains.push((gain, words.add(gains)));
             }
             let key = plan.tiling(&of);
-            let slices = || slices(words, rule, halves, key, &positions, &of_rows);
+            let slices = || slices(words, rule, units, key, &positions, &of_rows);
             plan.slices.entry(key).or_insert_with(slices);
         }
         plan
@@ -256,7 +283,7 @@ fn rope_table(words: &mut PassParams, rope: &Rope, spans: &[Span]) -> u64 {
 pub(crate) fn slices(
     words: &mut PassParams,
     rule: &ExactWindow,
-    halves: usize,
+    units: Units,
     Tiling { window, tile, wide_tile, latents }: Tiling,
     positions: &[usize],
     seats: &[usize],
@@ -265,8 +292,9 @@ pub(crate) fn slices(
         seat: *seat,
         position: *position,
         sinks: rule.sinks,
-        closed: closed_pages(rule, *position, halves),
-        values: rule.encoded_for(*position, PAGE_TOKENS),
+        unit: units.tokens,
+        closed: units.both(rule, *position),
+        values: units.either(rule, *position),
         first_seen: rule.first_seen(*position, window),
         keeps_sinks: rule.keeps_sinks(window),
     };
@@ -277,9 +305,9 @@ pub(crate) fn slices(
         _ => {
             let most = queries.iter().map(|query| query.partials(split)).max().unwrap_or(1);
             let rows = 3 * ATTENDING * MAX_PARTIALS / most;
-            let rows = (rows - rows % PAGE_TOKENS).clamp(ATTENDING, ATTENDING_BY_TILES);
+            let rows = (rows - rows % units.tokens).clamp(ATTENDING, ATTENDING_BY_TILES);
             let slices = queries.len().div_ceil(rows).max(1);
-            queries.len().div_ceil(slices).next_multiple_of(PAGE_TOKENS).min(rows)
+            queries.len().div_ceil(slices).next_multiple_of(units.tokens).min(rows)
         }
     };
     let mut slices = Vec::new();
@@ -326,14 +354,15 @@ pub(crate) struct Part<'a> {
 }
 
 impl Part<'_> {
-    /// Rows (kv_heads, stride) of the table of a slot's exact pages: the sinks' page, then those that the row's query reads exactly; last, where
-    /// there is one, the page whose keys it reads exactly and whose values it reads as bytes.
+    /// Rows (kv_heads, stride) of the table of a slot's exact pages: the sinks' page, then the units that the row's query reads exactly; last those of
+    /// which it reads one side exactly and the other as bytes.
     pub(crate) fn exact_table(&self, stride: usize, table: &mut Vec<u32>) -> Result<(), String> {
         let Part { slot, pages, rule, span, sequence } = *self;
-        let halves = pages.halves;
-        let first = closed_pages(rule, span.start, halves);
-        let end = exact_pages(rule, span.last()).end.max(first);
-        // (kv_heads, sinks and pages first .. end) of keys and values; beside them values that are codes where keys are exact.
+        let units = pages.units;
+        let first = units.both(rule, span.start);
+        let end = exact_pages(rule, units, span.last()).end.max(first);
+        let (exact_from, coded_to) = (units.closed(rule, span.start), units.closed(rule, span.last()));
+        // (kv_heads, sinks and units first .. end) of keys and values; beside them the pages of codes of the side that has smaller ones.
         let (mut entries, mut coded): (Vec<[u32; 2]>, Vec<u32>) = Default::default();
         for head in 0..pages.kv_heads {
             let at = entries.len();
@@ -344,38 +373,37 @@ impl Part<'_> {
                 unit_as(page.ok_or_else(missing)?, kind)
             };
             let side = |side| sequence.side(slot, head, side).ok_or("a slot holds no pages");
-            let (keys, values) = (side(Side::Key)?, side(Side::Value)?);
-            for (index, (store, kinds)) in [(keys, pages.key), (values, pages.value)].into_iter().enumerate()
-            {
+            let stores = [side(Side::Key)?, side(Side::Value)?];
+            let kinds = [pages.key, pages.value];
+            for (index, (store, kinds)) in stores.iter().zip(kinds).enumerate() {
                 if let Some(sinks) = store.sinks_id().filter(|_| rule.sinks > 0) {
                     entries[at][index] = place(Some(sinks), 0, kinds.sinks)?;
                 }
-            }
-            let exact_values = exact_pages(rule, span.start).start;
-            for page in first..end {
-                let half = page % halves * 2 * PAGE_TOKENS * pages.dim / UNIT;
-                let key = place(keys.exact_id(page / halves), page, pages.key.exact)? + half as u32;
-                let value = match page < exact_values {
-                    true => 0,
-                    false => place(values.exact_id(page), page, pages.value.exact)?,
-                };
-                entries[at + 1 + page - first] = [key, value];
-                // No query reads what has left the window.
-                let codes = values.dropped()..rule.encoded_for(span.last(), PAGE_TOKENS);
-                if halves > 1 && page % halves == 0 && codes.contains(&page) {
-                    coded[at + 1 + page - first] = place(values.encoded_id(page), page, pages.value.encoded)?;
+                let of_page = units.pages[index];
+                for unit in first.max(exact_from[index])..end {
+                    let within = unit % of_page * units.tokens * pages.dim * pages.exact_bytes[index] / UNIT;
+                    let page = place(store.exact_id(unit / of_page), unit, kinds.exact)?;
+                    entries[at + 1 + unit - first][index] = page + within as u32;
                 }
+            }
+            let smaller = units.smaller();
+            let store = &stores[smaller];
+            // No query reads what has left the window.
+            let codes = store.dropped().max(first)..coded_to[smaller].min(end);
+            for unit in codes.filter(|_| units.most() > 1) {
+                let closed = pages.closed(head)[smaller];
+                coded[at + 1 + unit - first] = place(store.encoded_id(unit), unit, closed)?;
             }
         }
         let width = 1 + end - first;
         let mut before = None; // what the position before saw, and where its row begins
         for position in span.positions() {
-            let seen = exact_pages(rule, position);
-            let mixed = Some(closed_pages(rule, position, halves)).filter(|page| *page < seen.start);
+            let seen = exact_pages(rule, units, position);
+            let mixed = units.both(rule, position)..seen.start;
             let row = table.len();
             if let Some((_, same)) = before
-                .replace(((seen.clone(), mixed), row))
-                .filter(|(view, _)| *view == (seen.clone(), mixed))
+                .replace(((seen.clone(), mixed.clone()), row))
+                .filter(|(view, _)| *view == (seen.clone(), mixed.clone()))
             {
                 table.extend_from_within(same..row);
                 continue;
@@ -385,9 +413,11 @@ impl Part<'_> {
                 table.extend(entries[0]);
                 table.extend(entries[1 + seen.start - first..1 + seen.end - first].iter().flatten());
                 table.resize(at + 2 * stride, 0);
-                if let Some(page) = mixed.map(|page| 1 + page - first) {
-                    let last = at + 2 * (stride - 1);
-                    table[last..].copy_from_slice(&[entries[page][0], coded[page]]);
+                for unit in mixed.clone() {
+                    let (to, from) = (stride - (units.most() - 1) + unit % units.most(), 1 + unit - first);
+                    let mut entry = entries[from];
+                    entry[units.smaller()] = coded[from];
+                    table[at + 2 * to..][..2].copy_from_slice(&entry);
                 }
             }
         }
@@ -403,16 +433,17 @@ pub(crate) fn slot_pages(pages: &LayoutPages, slot: KvSlot) -> Option<&SlotPages
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layout::PAGE_TOKENS;
 
     #[test]
     fn a_query_reads_its_own_page_and_the_recent_ones_exactly() {
         let rule = ExactWindow::default();
         for (position, pages) in [(0, 0..0), (3, 0..0), (4, 0..1), (67, 0..1), (68, 1..2), (131, 1..2)] {
-            assert_eq!(exact_pages(&rule, position), pages, "{position}");
+            assert_eq!(exact_pages(&rule, Units::PAGES, position), pages, "{position}");
         }
         let recent = ExactWindow { recent: 100, ..rule };
         for (position, pages) in [(4, 0..1), (68, 0..2), (167, 0..3), (168, 1..3), (232, 2..4)] {
-            assert_eq!(exact_pages(&recent, position), pages, "{position}");
+            assert_eq!(exact_pages(&recent, Units::PAGES, position), pages, "{position}");
         }
     }
 
@@ -427,7 +458,7 @@ mod tests {
             &[span],
             std::iter::empty(),
             &[],
-            Kinds { tiles: true, wide_tiles: true, halves: 1 },
+            Kinds { tiles: true, wide_tiles: true, units: Units::PAGES },
         );
         let at = plan.targets_at as usize / 4;
         for position in 0..300 {
@@ -436,7 +467,7 @@ mod tests {
             if position < rule.sinks {
                 assert_eq!((page, token as usize), (0, position));
             } else {
-                let pages = exact_pages(&rule, position);
+                let pages = exact_pages(&rule, Units::PAGES, position);
                 let own = pages.start + page as usize - 1;
                 assert!(pages.contains(&own) && (page as usize) < plan.exact_stride);
                 assert_eq!(rule.sinks + own * PAGE_TOKENS + token as usize, position);

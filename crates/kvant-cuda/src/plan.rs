@@ -7,6 +7,7 @@
 //! **Invariant:** how the pages of a query are cut depends on its own position, window and cache rule, never on the other queries of the
 //! pass or on the card. So its output has the same bits in any batch, in any chunk and on any grid.
 
+#[cfg(test)]
 use crate::layout::PAGE_TOKENS;
 
 /// Runs of closed pages that a sequence is cut into at most.
@@ -75,9 +76,11 @@ pub struct Decoding {
     pub position: usize,
     /// First tokens that stay exact; pages start after them.
     pub sinks: usize,
-    /// Pages of 64 tokens whose keys and values the query reads as bytes, from the first on (`ExactWindow::encoded_for`).
+    /// Tokens of a page of the tables: of the smaller of keys' and values' pages.
+    pub unit: usize,
+    /// Pages of so many tokens whose keys and values the query reads as bytes, from the first on (`ExactWindow::encoded_for`).
     pub closed: usize,
-    /// Pages whose values it reads as bytes: `closed`, or one more where keys have pages of 128 tokens. Exact pages begin here.
+    /// Pages of which it reads keys or values as bytes: `closed`, or some more where one of both has larger pages. Exact pages begin here.
     pub values: usize,
     /// The first position it sees (`ExactWindow::first_seen`).
     pub first_seen: usize,
@@ -105,18 +108,18 @@ impl Decoding {
 
     /// The first page that it sees of those whose values it reads as bytes.
     fn begin(&self) -> usize {
-        (self.first() / PAGE_TOKENS).min(self.values)
+        (self.first() / self.unit).min(self.values)
     }
 
-    /// Its partials: one for each split of the closed pages, one for a page of exact keys and coded values, one for the exact rows.
+    /// Its partials: one for each split of the closed pages, one for pages of exact keys and coded values or the other way, one for the exact rows.
     pub fn partials(&self, pages_of: fn(usize) -> usize) -> usize {
         let pages = self.closed.saturating_sub(self.begin());
         1 + pages.div_ceil(pages_of(pages)) + usize::from(self.has_mixed())
     }
 
-    /// Whether it reads a page whose keys are exact and whose values are bytes.
+    /// Whether it reads a page whose keys are exact and whose values are bytes, or the other way.
     fn has_mixed(&self) -> bool {
-        self.begin() <= self.closed && self.closed < self.values
+        self.begin().max(self.closed) < self.values
     }
 
     /// What both queries must have in common to share items, seats and positions aside.
@@ -185,16 +188,17 @@ impl StepPlan {
                 stride: stride as i32,
             };
             for (part, page) in (begin..closed).step_by(split).enumerate() {
-                let hidden = first - (page * PAGE_TOKENS) as i32;
+                let hidden = first - (page * query.unit) as i32;
                 plan.items.push(item(page, (page + split).min(closed), plan.slots + part, [hidden, 0, 0, 0]));
             }
             if query.has_mixed() {
-                let hidden = first - (closed * PAGE_TOKENS) as i32;
-                let own = item(closed, query.values, plan.slots + stride - 2, [hidden, 0, 0, 0]);
+                let start = begin.max(closed);
+                let hidden = first - (start * query.unit) as i32;
+                let own = item(start, query.values, plan.slots + stride - 2, [hidden, 0, 0, 0]);
                 plan.items.push(Item { seat: -1 - row as i32, ..own });
             }
             let [sink_begin, sink_end] = query.seen_sinks().map(|n| n as i32);
-            let tail = query.values * PAGE_TOKENS;
+            let tail = query.values * query.unit;
             let end = (query.position + 1).saturating_sub(query.sinks).saturating_sub(tail);
             let seen = [sink_begin, sink_end, first - tail as i32, end as i32];
             exact.push(item(0, 0, plan.slots + stride - 1, seen));
@@ -244,6 +248,7 @@ mod tests {
                     seat,
                     position,
                     sinks,
+                    unit: PAGE_TOKENS,
                     closed: pages(position) / halves * halves,
                     values: pages(position),
                     first_seen: window.map_or(0, |window| (position + 1).saturating_sub(window)),
@@ -331,6 +336,7 @@ mod tests {
             seat: 3,
             position,
             sinks: 4,
+            unit: PAGE_TOKENS,
             closed: (position - 4) / 64,
             values: (position - 4) / 64,
             first_seen: 0,

@@ -4,6 +4,7 @@ use crate::attend::{Attend, MANY_ROWS, encode};
 use crate::buffer::Buffer;
 use crate::cache::{LayoutPages, SlotPages};
 use crate::device::{CudaGpu, Launch, OpenError};
+use crate::general::GeneralBuffers;
 use crate::matrix::Matrix;
 use crate::mixer_params::{CutParams, HeadGateParams, SpanParams};
 use crate::params::{
@@ -40,6 +41,8 @@ pub(crate) struct PassBuffers {
     /// The same in the basis of a plan's keys, and (rows, heads) f32: their products with the keys' means.
     pub turned: Buffer,
     bias: Buffer,
+    /// What attention over pages of any codec has besides.
+    pub general: GeneralBuffers,
     /// What matrices of every head give, (heads, rows, channels) f32.
     pub by_head: Buffer,
     /// (rows, gates ‖ ups) f32.
@@ -108,6 +111,7 @@ impl PassBuffers {
             attended: buffer(widths.queries, 2)?,
             turned: buffer(widths.queries, 2)?,
             bias: buffer(widths.queries.div_ceil(64), 4)?,
+            general: GeneralBuffers::new(card)?,
             by_head: buffer(widths.by_head, 4)?,
             first: buffer(widths.first, 4)?,
             inner: buffer(widths.inner, 2)?,
@@ -143,9 +147,10 @@ impl PassBuffers {
 impl PassBuffers {
     /// Where memory lies that is made larger by itself.
     pub(crate) fn growing(&self) -> impl Iterator<Item = Address> {
-        [&self.part_o, &self.part_ml, &self.plan, &self.ranks[0], &self.ranks[1]]
-            .into_iter()
-            .map(Buffer::address)
+        let general = &self.general;
+        let made = [&general.tiles, &general.queries, &general.bias, &general.encode];
+        let own = [&self.part_o, &self.part_ml, &self.plan, &self.ranks[0], &self.ranks[1]];
+        own.into_iter().chain(made).map(Buffer::address)
     }
 }
 
@@ -290,8 +295,16 @@ impl Run<'_> {
             self.encode(of, slot);
             self.strictly(of, slot, &format!("decode_{}_d{}", slot.codec, slot.dim));
         }
-        for slice in self.plan.slices.get(&self.plan.tiling(&of.reading())).into_iter().flatten() {
-            self.attend(of, slot, slice);
+        let reading = self.layout.reading(self.slots, of.reading());
+        if let Some(general) = &slot.general {
+            self.general_queries(of, slot, general);
+        }
+        let made = slot.general.as_ref().and_then(|general| self.make_tiles(of, &reading, slot, general));
+        for slice in self.plan.slices.get(&self.plan.tiling(&reading)).into_iter().flatten() {
+            match &slot.general {
+                Some(general) => self.attend_general(of, &reading, slot, general, slice, made),
+                None => self.attend(of, slot, slice),
+            }
         }
         if of.gate.is_some() {
             let params = HeadGateParams {
@@ -351,6 +364,7 @@ impl Run<'_> {
         // Nothing is appended where keys and values are another layer's.
         let HeadPlaces { queries, keys_values } = of.places();
         let [keys, values] = keys_values.unwrap_or([queries; 2]);
+        let elements = slot.general.as_ref().map_or([0; 2], |general| general.elements);
         let params = AppendParams {
             qkv: b.projected.address(),
             rotations,
@@ -378,6 +392,8 @@ impl Run<'_> {
             k_eps: Attention::norm_eps(&of.k_norm),
             v_eps: Attention::norm_eps(&of.v_norm),
             key_scale: of.key_scale,
+            k_element: elements[0],
+            v_element: elements[1],
         };
         let grid = (self.plan.rows, of.heads + if of.is_view() { 0 } else { 2 * of.kv_heads });
         let threads = slot.dim.next_multiple_of(32) as u32;
@@ -400,6 +416,9 @@ impl Run<'_> {
     fn encode(&mut self, of: &Attention, slot: &SlotPages) {
         if slot.latent.is_some() {
             return self.encode_latents(of.slot, slot);
+        }
+        if let Some(general) = &slot.general {
+            return self.encode_general(of.slot, slot, general);
         }
         let plan = self.plan.slots[&self.slots.owner(of.slot).index()];
         let (words, refused) = (self.buffers.plan.address(), self.refused(of.slot, 1));

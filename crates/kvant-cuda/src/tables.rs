@@ -3,7 +3,6 @@
 use crate::buffer::Buffer;
 use crate::cache::SlotPages;
 use crate::device::{CudaGpu, OpenError};
-use crate::layout::PAGE_TOKENS;
 use crate::pages::unit_as;
 use crate::params::Address;
 use crate::table::{PageEntry, PageTable};
@@ -52,25 +51,26 @@ impl PageTables {
         let Some(table) = self.tables.get_mut(slot.index()).and_then(Option::as_mut) else {
             return Err("a slot without a table".to_owned());
         };
-        let tokens = [of.halves * PAGE_TOKENS, PAGE_TOKENS];
+        let [of_keys, of_values] = of.units.pages;
+        let tokens = of.units.pages.map(|pages| pages * of.units.tokens);
         let [keys, values] = self.seats.entered(seat, slot, sequence, tokens);
-        let first = values.min(of.halves * keys);
+        let first = (of_values * values).min(of_keys * keys);
         // Nothing new, as in most steps.
         let heads = if first < closed { of.kv_heads } else { 0 };
         for head in 0..heads {
             let side = |side| sequence.side(slot, head, side).ok_or("a slot holds no pages");
             let (keys, values) = (side(Side::Key)?, side(Side::Value)?);
             // What has left the window is seen by no query.
-            for page in first.max(of.halves * keys.dropped()).max(values.dropped())..closed {
+            for page in first.max(of_keys * keys.dropped()).max(of_values * values.dropped())..closed {
                 let missing = || format!("page {page} of layer {} is not held as bytes", of.layer);
-                let key = keys.encoded_id(page / of.halves).ok_or_else(missing)?;
-                let key = unit_as(key, of.closed_keys(head))?;
-                let value = values.encoded_id(page).ok_or_else(missing)?;
-                table.table.set(seat, head, page, [key, unit_as(value, of.value.encoded)?]);
+                let key = keys.encoded_id(page / of_keys).ok_or_else(missing)?;
+                let value = values.encoded_id(page / of_values).ok_or_else(missing)?;
+                let [of_key, of_value] = of.closed(head);
+                table.table.set(seat, head, page, [unit_as(key, of_key)?, unit_as(value, of_value)?]);
             }
         }
         let entered = closed.max(first);
-        self.seats.enter(seat, slot, sequence, [entered / of.halves, entered]);
+        self.seats.enter(seat, slot, sequence, [entered / of_keys, entered / of_values]);
         Ok(())
     }
 

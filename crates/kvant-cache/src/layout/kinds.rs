@@ -2,7 +2,7 @@
 
 use super::{HeadCodecs, SideCodecs};
 use crate::store::{PageKind, PageStore, PageUse, Store};
-use kvant_codec::PageCodec;
+use kvant_codec::{PageCodec, Side};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// The kinds of pages that one side of one kv head takes.
@@ -17,15 +17,16 @@ pub struct SideKinds {
 }
 
 impl SideKinds {
-    fn of(store: &dyn PageStore, codecs: &SideCodecs, latent: bool) -> SideKinds {
-        let kind = |codec: &dyn PageCodec, sinks| match codec.format() {
+    fn of(store: &dyn PageStore, codecs: &SideCodecs, latent: bool, swizzles: bool) -> SideKinds {
+        let kind = |codec: &dyn PageCodec, sinks, latent| match codec.format() {
             Some(format) => store.kind(&PageUse { format, sinks, latent }),
             None => PageKind::BYTES,
         };
         SideKinds {
-            sinks: kind(codecs.sinks(), true),
-            exact: kind(codecs.exact(), false),
-            encoded: kind(codecs.codec(), false),
+            sinks: kind(codecs.sinks(), true, latent),
+            exact: kind(codecs.exact(), false, latent),
+            // Exact rows that a codec keeps as they are become closed pages without being written anew.
+            encoded: kind(codecs.codec(), false, latent || (!swizzles && !codecs.is_exact())),
         }
     }
 }
@@ -59,8 +60,12 @@ impl KnownKinds {
         {
             return Arc::clone(kinds);
         }
+        let codecs = |head| -> [Option<&dyn PageCodec>; 2] {
+            [Side::Key, Side::Value].map(|side| HeadCodecs::side(head, side).map(|codecs| codecs.codec()))
+        };
+        let swizzles = latent || store.swizzles(&heads.iter().map(codecs).collect::<Vec<_>>());
         let kinds: Arc<[SideKinds]> =
-            sides().map(|(_, codecs)| SideKinds::of(&**store, codecs, latent)).collect();
+            sides().map(|(_, codecs)| SideKinds::of(&**store, codecs, latent, swizzles)).collect();
         *known = Some((Arc::downgrade(store), Arc::clone(&kinds)));
         kinds
     }

@@ -173,6 +173,16 @@ pub struct TrellisFormat {
 }
 
 impl TrellisFormat {
+    /// What a stored scale stands for: 2^((exponent − 128) / 8), or zero for none.
+    pub fn scale(exponent: u8) -> f32 {
+        scale(exponent)
+    }
+
+    /// Steps of a page's first tokens in those of the later ones, by the leak in 256ths.
+    pub fn first_steps(leak: u8) -> [f32; 3] {
+        first_steps(leak)
+    }
+
     /// Channels with those that fill up the last quad, or the last row of 16.
     pub fn padded(&self) -> usize {
         self.dim.next_multiple_of(match self.side {

@@ -127,6 +127,9 @@ static void run_cta(unsigned count) {
 #include "strict.cu"
 #include "tensors.cu"
 #include "top.cu"
+#include "general.cu"
+#include "general_encode.cu"
+#include "trellis_encode.cu"
 
 struct Params {  // passed by value in memory, like every kernel's own struct
     u64 words[24];

@@ -68,6 +68,7 @@ inline int __float2int_rn(float x) { return (int)lrintf(x); }
 inline float __fmul_rn(float a, float b) { volatile float y = a * b; return y; }
 inline float __fadd_rn(float a, float b) { volatile float y = a + b; return y; }
 inline float __fdiv_rn(float a, float b) { return a / b; }
+inline float __fsqrt_rn(float x) { return sqrtf(x); }
 inline double __dmul_rn(double a, double b) { volatile double y = a * b; return y; }
 inline double __dadd_rn(double a, double b) { volatile double y = a + b; return y; }
 inline double __ddiv_rn(double a, double b) { return a / b; }

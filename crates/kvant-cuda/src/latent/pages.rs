@@ -4,6 +4,7 @@ use crate::cache::{CacheUnsupported, LayoutPages, SlotPages, values_rotation};
 use crate::device::CudaGpu;
 use crate::layout::{PAGE_TOKENS, PageKind};
 use crate::pages::CudaPages;
+use crate::units::Units;
 use kvant_cache::{LatentShape, PageUse, SideKinds, SlotLayout};
 use kvant_codec::format::{PackedFormat, Span};
 use kvant_codec::{Element, PageCodec, PageFormat, Side};
@@ -103,7 +104,9 @@ pub(crate) fn latent_slot(
         value: value.0,
         signs,
         planned: None,
-        halves: 1,
+        units: Units::PAGES,
+        exact_bytes: [2; 2],
+        general: None,
         latent: Some(LatentPages {
             latent: latent_dim,
             rotated: rope_dim,

@@ -109,15 +109,16 @@ impl PageSwizzle {
         {
             return planned::swizzle(format);
         }
-        let is_paired = matches!(format, PageFormat::Exact(_)) && format.tokens() == PAIRED_TOKENS;
-        if format.tokens() != PAGE_TOKENS && !is_paired {
+        // Exact rows are tiles of 16 tokens, however many a page has.
+        let is_exact = matches!(format, PageFormat::Exact(_)) && format.tokens().is_multiple_of(16);
+        if format.tokens() != PAGE_TOKENS && !is_exact {
             return refuse(format!("pages of {} tokens", format.tokens()));
         }
         if !DIMS.contains(&format.dim()) {
             return refuse(format!("heads of {} channels", format.dim()));
         }
         match format {
-            PageFormat::Exact(format) => exact::swizzle(format),
+            PageFormat::Exact(format) => Ok(exact::swizzle(format)),
             PageFormat::Packed(format) => packed::swizzle(format),
             PageFormat::Trellis(_) => refuse("pages of a trellis".into()),
         }
@@ -132,7 +133,7 @@ impl PageSwizzle {
             let what = format!("sinks in a page of {} tokens and {} channels", format.tokens, format.dim);
             return Err(Unsupported { what });
         }
-        exact::swizzle(format)
+        Ok(exact::swizzle(format))
     }
 
     /// No permutation: pages of so many bytes lie on the device as the format says.

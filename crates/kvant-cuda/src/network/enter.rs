@@ -3,7 +3,7 @@
 use super::{CudaNetwork, Kept, device_error, missing};
 use crate::cache::SlotPages;
 use crate::jobs::{EncodeJobs, TakeError, add_jobs, take_pages};
-use crate::pass::{Part, PassParams, PassPlan, SlotPlan, closed_pages, reading, slot_pages};
+use crate::pass::{Part, PassParams, PassPlan, SlotPlan, reading, slot_pages};
 use crate::recurrent::StatePlan;
 use kvant_cache::{KvSlot, Sequence, StateError, StateErrorKind, StateType};
 use kvant_device::Span;
@@ -97,7 +97,7 @@ impl CudaNetwork {
                 let rows = exact.next().unwrap_or_else(|| Ok(Vec::new())).map_err(on_device)?;
                 words.0.extend_from_slice(&rows);
                 all.0.iter_mut().zip(&mut jobs[place].0).for_each(|(all, own)| all.append(own));
-                let closed = closed_pages(&rule, span.last(), pages.halves);
+                let closed = pages.units.both(&rule, span.last());
                 kept.tables.enter(span.seat, *slot, pages, sequence, closed).map_err(on_device)?;
             }
             plan.slots.insert(slot.index(), SlotPlan { exact_at, ..SlotPlan::default() });

@@ -148,6 +148,7 @@ impl CudaNetwork {
         plan: &PassPlan,
         top: Option<&TopPlan>,
         words: usize,
+        pages: &LayoutPages,
     ) -> Result<(), OpenError> {
         let card = &self.card;
         if buffers.as_ref().is_none_or(|buffers| buffers.rows < plan.rows) {
@@ -160,7 +161,16 @@ impl CudaNetwork {
         if let Some(top) = top {
             top.fit(card, &mut buffers.ranks, self.program.widths.vocabulary)?;
         }
-        for of in self.program.readings() {
+        for of in self.program.readings().map(|of| pages.reading(&self.slots, of)) {
+            let owner = self.slots.owner(of.slot);
+            let slot = slot_pages(pages, owner).and_then(|slot| Some((slot, slot.general.as_ref()?)));
+            if let (Some((slot, general)), Some(own)) = (slot, plan.slots.get(&owner.index())) {
+                let needs = general.needs(plan, &of, slot, &own.jobs);
+                fit(card, &mut buffers.general.tiles, needs.tiles)?;
+                fit(card, &mut buffers.general.queries, needs.queries)?;
+                fit(card, &mut buffers.general.bias, needs.bias)?;
+                fit(card, &mut buffers.general.encode, needs.encode)?;
+            }
             let slices = plan.slices.get(&plan.tiling(&of)).into_iter().flatten();
             let partials = slices.map(|slice| slice.slots).max().unwrap_or(0) * of.heads;
             fit(card, &mut buffers.part_o, 4 * partials * of.width)?;
@@ -200,7 +210,7 @@ impl Network for CudaNetwork {
         // Lists are made of what the head gives before it is capped.
         let lists = if self.program.head_cap.is_none() { &asked.top[..] } else { &[] };
         let top = TopPlan::new(&mut words, lists);
-        let readings = self.program.readings();
+        let readings = self.program.readings().map(|of| kept.pages.reading(&self.slots, of));
         let rule = reading(layout.exact_window());
         let inside = |span: &Span| {
             let after = span.start.saturating_sub(rule.sinks);
@@ -210,8 +220,8 @@ impl Network for CudaNetwork {
             let what = "strict mode reads whole pages: a chunk begins inside one";
             return Err(StateError::new(index, StateErrorKind::Pass { what }));
         }
-        let LayoutPages { tiles, wide_tiles, halves, .. } = kept.pages;
-        let kinds = Kinds { tiles, wide_tiles, halves };
+        let LayoutPages { tiles, wide_tiles, units, .. } = kept.pages;
+        let kinds = Kinds { tiles, wide_tiles, units };
         let plan = PassPlan::new(&mut words, &rule, &spans, readings, &self.ropes, kinds);
         // A page must be encoded before its queries attend, even if there is one of them.
         let is_step = plan.is_step && !kept.pages.strict;
@@ -224,7 +234,7 @@ impl Network for CudaNetwork {
         let Some(kept) = caches.first_mut() else { return Err(device_error("no cache")) };
         *params = words;
         let words = &*params;
-        self.fit(buffers, &plan, top.as_ref(), words.as_bytes().len()).map_err(device_error)?;
+        self.fit(buffers, &plan, top.as_ref(), words.as_bytes().len(), &kept.pages).map_err(device_error)?;
         let Some(buffers) = buffers.as_ref() else { return Err(device_error("no buffers")) };
         unread.check(&lineages, &spans)?;
         let changes = kept.tables.changes(&self.card).map_err(device_error)?;

@@ -12,6 +12,7 @@ use crate::pass::{Kinds, Part, PassParams, PassPlan, slot_pages};
 use crate::recorder::Recorder;
 use crate::run::fit;
 use crate::tables::PageTables;
+use crate::units::Units;
 use cudarc::driver::sys;
 use kvant_cache::{CacheError, CacheLayout, KvSlot, Sequence};
 use kvant_device::Span;
@@ -106,7 +107,7 @@ impl CardLayer {
     ) -> Result<(), PassError> {
         let CardLayer { cache, layout, slot, window, pages, tables, marks } = self;
         let (slot, rule, card) = (*slot, layout.exact_window(), &cache.card);
-        let kinds = Kinds { tiles: pages.tiles, wide_tiles: pages.wide_tiles, halves: 1 };
+        let kinds = Kinds { tiles: pages.tiles, wide_tiles: pages.wide_tiles, units: Units::PAGES };
         let device = |what: String| PassError::Device(what);
         let of = slot_pages(pages, slot).ok_or_else(|| device("a slot without pages".to_owned()))?;
         let (mut spans, mut places, mut row) = (Vec::new(), Vec::new(), 0);

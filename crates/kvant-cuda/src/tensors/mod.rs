@@ -20,6 +20,7 @@ use crate::params::{Address, TensorParams};
 use crate::pass::{PassParams, SlicePlan, Tiling, slices, slot_pages};
 use crate::run::fit;
 use crate::tables::PageTables;
+use crate::units::Units;
 use kvant_cache::{ArenaError, CacheError, CacheLayout, KvSlot, PageId, PageStore, SlotKind, Store};
 use std::sync::{Arc, Mutex};
 
@@ -203,8 +204,11 @@ impl CardCache {
         if self.card.kernel(&format!("from_tensors_d{}", of.dim)).is_none() {
             return Err(refuse(format!("tensors of {} channels are not taken", of.dim)));
         }
-        if of.planned.is_some() {
-            return Err(refuse("keys of a plan are not made from tensors".to_owned()));
+        if of.planned.is_some() || of.general.is_some() {
+            return Err(refuse(
+                "keys of a plan, and codecs besides int4, int8, k8v4 and f16, are not made from tensors"
+                    .to_owned(),
+            ));
         }
         let marks = Pinned::new(&self.card, 8).map_err(|error| refuse(error.to_string()))?;
         let tables = PageTables::new(&pages.slots);
@@ -239,7 +243,7 @@ impl Work {
         }
         let mut words = PassParams::default();
         let tiling = Tiling { window: key.window, tile: key.tile, wide_tile: key.wide_tile, latents: false };
-        let slices = slices(&mut words, rule, 1, tiling, &key.positions, &key.seats);
+        let slices = slices(&mut words, rule, Units::PAGES, tiling, &key.positions, &key.seats);
         let bytes = words.as_bytes();
         // The oldest plan's memory, once there are enough.
         let mut buffer = match self.plans.len() == PLANS {

@@ -8,7 +8,7 @@ use std::path::Path;
 const REGISTERS: [(&str, u64); 3] = [("attend_f16_d", 208), ("attend_", 255), ("linear_", 255)];
 
 /// Bytes of PTX and cubins together, packed.
-const SIZE: usize = 20 << 18;
+const SIZE: usize = 21 << 18;
 
 fn hex(data: impl AsRef<[u8]>) -> String {
     Sha256::digest(data).iter().map(|byte| format!("{byte:02x}")).collect()
@@ -60,9 +60,12 @@ fn no_kernel_spills_and_registers_keep_their_bounds() {
         // Kernels of wide.cu are for Hopper alone.
         for arch in ["sm_80", "sm_90a"].into_iter().filter(|arch| kernel.get(arch).is_some()) {
             let report = &kernel[arch];
-            for field in ["spill_stores", "spill_loads", "stack"] {
+            for field in ["spill_stores", "spill_loads"] {
                 assert_eq!(report[field], 0, "{name} on {arch}: {field}");
             }
+            // The kernel of any codec indexes a few numbers by what its format says.
+            let stack = if name.starts_with("attend_general_") { 32 } else { 0 };
+            assert_eq!(report["stack"], stack, "{name} on {arch}: stack");
             let registers = report["registers"].as_u64().unwrap();
             assert!(registers <= bound, "{name} on {arch}: {registers} registers, {bound} allowed");
         }

@@ -70,7 +70,7 @@ fn what_does_not_fit_is_refused() {
     let good = rows(&weights);
     fails(new(7, ROWS, COLUMNS, &good), invalid, &["kvant_weights"]);
     fails(new(0, ROWS, 95, &good), invalid, &["multiple of 32"]);
-    fails(new(0, 0, COLUMNS, &good), invalid, &["no matrix"]);
+    fails(new(0, 0, COLUMNS, &good), invalid, &["not a matrix"]);
     fails(new(0, ROWS + 1, COLUMNS, &good), invalid, &["weights", "length"]);
     fails(new(0, usize::MAX / 32, COLUMNS, &good), invalid, &["memory"]);
     fails(new(0, ROWS, COLUMNS, null()), invalid, &["weights is NULL"]);

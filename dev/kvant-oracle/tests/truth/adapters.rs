@@ -340,7 +340,7 @@ fn gguf_files_that_are_no_adapter_of_the_model_are_refused_by_name() {
     numbers[7] = f32::NAN;
     nan[0].1 = Tensor::from_f32(format!("{name}.lora_b"), vec![outputs, 2], &numbers).unwrap();
     for (found, words) in [
-        (refusal(&text("general.type", "model"), all()), "is no adapter"),
+        (refusal(&text("general.type", "model"), all()), "is not a LoRA adapter"),
         (refusal(&text("adapter.type", "control_vector"), all()), "\"control_vector\""),
         (
             refusal(&text("general.architecture", "qwen2"), all()),

@@ -69,12 +69,18 @@ impl Sequence {
     fn repeat_pages(&mut self, len: usize, store: &dyn PageStore) -> Result<(), CacheError> {
         let (layout, memory) = (Arc::clone(&self.layout), self.memory.clone());
         let sinks = layout.exact_window().sinks;
-        // Pages of every side that there are now, and how many copies have been made of them.
+        // Pages of every side that there are now, and which of them the next new one is a copy of.
         let mut sources: Vec<(Vec<PageId>, usize)> = Vec::new();
         for slot in &self.slots {
             let Contents::Pages(paged) = slot else { continue };
-            let pages = |side: &crate::SideStore| (0..).map_while(|page| side.encoded_id(page)).collect();
-            sources.extend(paged.sides.iter().map(|side| (pages(side), 0)));
+            let source = |side: &crate::SideStore| {
+                // Where exact pages are what is kept, the one that is open stays and has its turn.
+                let codecs = side.codecs();
+                let is_open = !self.len.saturating_sub(sinks).is_multiple_of(codecs.page_tokens());
+                let pages = (0..).map_while(|page| side.encoded_id(page)).collect();
+                (pages, usize::from(codecs.is_exact() && is_open))
+            };
+            sources.extend(paged.sides.iter().map(source));
         }
         while self.len < len {
             let (at, count) = (self.len, DEVICE_CHUNK.min(len - self.len));
@@ -86,7 +92,7 @@ impl Sequence {
                         for (index, side) in paged.sides.iter_mut().enumerate() {
                             let (is_exact, codec) = (side.codecs().is_exact(), side.codecs().codec());
                             let (bytes, place) = (codec.page_bytes(), (index / per_head, codec.side()));
-                            let Some((pages, made)) = own.next() else { continue };
+                            let Some((pages, next)) = own.next() else { continue };
                             let mut note = |work| {
                                 // Exact pages are what is kept, or are forgotten once they are encoded.
                                 let to = match work {
@@ -96,9 +102,9 @@ impl Sequence {
                                     | PageWork::Exact { .. }
                                     | PageWork::Sinks { .. } => return,
                                 };
-                                if let Some(from) = pages.get(*made % pages.len().max(1)) {
+                                if let Some(from) = pages.get(*next % pages.len().max(1)) {
                                     copies.push((*from, to, bytes));
-                                    *made += 1;
+                                    *next += 1;
                                 }
                             };
                             let mut noted = Noted { sinks: sinks.saturating_sub(at), note: &mut note };

@@ -11,8 +11,6 @@ var<workgroup> ws: array<Element, ROWS * STRIDE / WIDE>;
 var<workgroup> xs: array<Element, COLUMNS * STRIDE / WIDE>;
 // A matrix of every subgroup.
 var<workgroup> outs: array<f32, THREADS / 32 * SIDE * SIDE>;
-// Where the tile ends: read so that the translator sees all threads return, or none. Matrices need all of them.
-var<workgroup> tile_end: u32;
 
 @compute @workgroup_size(THREADS)
 fn main(@builtin(local_invocation_index) thread: u32, @builtin(workgroup_id) id: vec3<u32>) {
@@ -20,11 +18,13 @@ fn main(@builtin(local_invocation_index) thread: u32, @builtin(workgroup_id) id:
     let own_rows = (subgroup % ACROSS) * (I * SIDE);
     let own_columns = (subgroup / ACROSS) * (J * SIDE);
     let tile = tile_at(id.x, COLUMNS);
+    // Read so that the translator sees all threads return, or none: matrices need all of them. It goes through the memory of sums (tiles are
+    // shorter than f32 counts): a variable of its own may move the matrices off the 16 bytes that loading them asks for.
     if GROUPED {
         if thread == 0u {
-            tile_end = tile.end;
+            outs[0] = f32(tile.end);
         }
-        if workgroupUniformLoad(&tile_end) == 0u {
+        if workgroupUniformLoad(&outs[0]) == 0.0 {
             return;
         }
     }

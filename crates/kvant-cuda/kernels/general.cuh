@@ -302,8 +302,9 @@ DEVICE void attend_general(const GeneralParams& p) {
 #pragma unroll 1
             for (int side = 0; side < 2; side++) {
                 const int from = side ? value_first : key_first;
-                form_tile(side ? value_form : key_form, *p.tables, side ? value_page : key_page, from, count, side ? values : keys, shared.carry[side],
-                          i > 0 && from > 0, tid, side * (GENERAL_THREADS / 2));
+                const GeneralTile to{side ? values.rows : keys.rows, side ? values.stride : keys.stride};  // by value: no memory of the thread's own
+                form_tile(side ? value_form : key_form, *p.tables, side ? value_page : key_page, from, count, to, shared.carry[side], i > 0 && from > 0, tid,
+                          side * (GENERAL_THREADS / 2));
             }
         }
         __syncthreads();

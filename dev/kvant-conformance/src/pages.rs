@@ -9,7 +9,7 @@ use crate::subject::{Bounds, Loaded, Subject};
 use kvant_attention::KvCache;
 use kvant_cache::snapshot::{self, Record};
 use kvant_cache::{Arena, KvSlot, Policy, Snapshot, Store};
-use kvant_codec::{PageFormat, Side};
+use kvant_codec::{Element, PageFormat, Side};
 use kvant_model::Model;
 use std::sync::Arc;
 
@@ -165,6 +165,10 @@ fn parts(format: Option<&PageFormat>, bytes: usize) -> Vec<usize> {
                 [&format.channel_scale, &format.channel_zero, &format.token_scale, &format.token_zero];
             let ranges = arrays.into_iter().flatten().map(|range| range.start + 1);
             ranges.chain(format.spans.iter().map(|span| span.codes + 1)).chain([bytes - 3]).collect()
+        }
+        // Of numbers of four bytes one that devices with f16 see too: the lowest exponent bit, and the upper ones of the fraction.
+        Some(PageFormat::Exact(format)) if format.element == Element::F32 => {
+            vec![2, bytes / 2 + 2, bytes - 2]
         }
         _ => vec![1, bytes / 2 + 1, bytes - 3],
     }

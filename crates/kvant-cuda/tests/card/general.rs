@@ -1,11 +1,12 @@
-//! Pages of every codec: what the card writes is what the CPU's codec makes of the same rows.
+//! Pages of every codec: what the card writes is what the CPU's codec makes of the same rows, and what it reads of them is what the CPU reads.
 
-use crate::{Loaded, cache, card, count, load};
-use kvant_cache::{KvSlot, PageStore, Sequence};
+use crate::{Loaded, cache, card, count, load, on_cpu};
+use kvant_cache::snapshot::{self, Record};
+use kvant_cache::{KvSlot, PageStore, Sequence, Snapshot};
 use kvant_codec::{Element, PageCodec, PageFormat, Side};
-use kvant_conformance::reading::{read, tokens};
+use kvant_conformance::reading::{distance, read, tokens};
 use kvant_conformance::wide::{llama, shape};
-use kvant_model::synth;
+use kvant_model::synth::{self, Shape};
 
 /// Every family and rule, in pages of every size; then how many bytes of a hundred may differ: a Fourier basis is a matrix on the card, whose sums have
 /// another order.
@@ -55,21 +56,24 @@ fn pages_of_every_codec_are_the_cpus_bytes() {
     let card = card();
     // 80 channels first: no power of two, nor whole groups.
     for dim in [80, 64, 128].into_iter().take(count(3, 1)) {
-        let checkpoint = llama(&shape(2, 1, dim), synth::WeightType::F16);
+        let one = Shape { layers: 1, ..shape(4, 1, dim) };
+        let checkpoint = llama(&one, synth::WeightType::F16);
         let Loaded { backend, model } = load(&card, &checkpoint);
-        let n = count(300, 170);
+        // A page of 128 tokens after the sinks.
+        let n = count(300, 136);
         let ids = tokens(n, model.vocabulary());
         let slot = model.slots().kv_slots().next().unwrap();
+        let host = on_cpu(&checkpoint);
         for (codec, most) in CODECS {
             let open = |text: &str| cache(&model, text, Some(backend.store()), 320);
             let mut coded = open(codec);
             read(&model, &mut coded, &ids, &[n]);
             // Its keys and values do not depend on the cache in the first layer.
             let mut kept = open(&format!("{codec};recent=160"));
-            read(&model, &mut kept, &ids[..160], &[160]);
+            read(&model, &mut kept, &ids[..136], &[136]);
             for side in [Side::Key, Side::Value] {
                 let store = &**backend.pages();
-                let exact = page(kept.sequence(), store, slot, 0, side, true);
+                let rows_kept = page(kept.sequence(), store, slot, 0, side, true);
                 let found = page(coded.sequence(), store, slot, 0, side, false);
                 let layout = coded.sequence().layout();
                 let codecs = layout.slots()[slot.index()].heads()[0].side(side).unwrap();
@@ -77,7 +81,8 @@ fn pages_of_every_codec_are_the_cpus_bytes() {
                 assert!(
                     matches!(codecs.exact().format(), Some(PageFormat::Exact(format)) if format.element == Element::F16)
                 );
-                let number = |i: usize| half::f16::from_le_bytes([exact[2 * i], exact[2 * i + 1]]).to_f32();
+                let number =
+                    |i: usize| half::f16::from_le_bytes([rows_kept[2 * i], rows_kept[2 * i + 1]]).to_f32();
                 let at = |n: usize| match side {
                     Side::Key => n % dim * tokens + n / dim,
                     Side::Value => n,
@@ -93,6 +98,17 @@ fn pages_of_every_codec_are_the_cpus_bytes() {
                 );
                 assert!(100 * off <= most * found.len(), "{codec} d{dim} {side:?}: not the CPU's bytes");
             }
+            // The CPU goes on over the same pages, and rounds queries and weights to bytes.
+            let (mut file, mut there) = (Vec::new(), cache(&host, codec, None, 320));
+            let record =
+                Record { signature: [1; 32], numerics: [2; 32], policy: codec, tokens: &ids, note: b"" };
+            snapshot::write(coded.sequence(), &record, &mut file).unwrap();
+            there.restore(&Snapshot::from_bytes(file).unwrap(), &[1; 32]).unwrap();
+            let more = [5, 17, 3];
+            let found = read(&model, &mut coded, &more, &[2, 1]);
+            let off = distance(&found, &read(&host, &mut there, &more, &[3]));
+            println!("{codec} d{dim}: off by {off:.1e} over the same pages");
+            assert!(off <= 4e-2, "{codec} d{dim}: {off:.1e}");
         }
     }
 }

@@ -60,12 +60,9 @@ fn no_kernel_spills_and_registers_keep_their_bounds() {
         // Kernels of wide.cu are for Hopper alone.
         for arch in ["sm_80", "sm_90a"].into_iter().filter(|arch| kernel.get(arch).is_some()) {
             let report = &kernel[arch];
-            for field in ["spill_stores", "spill_loads"] {
+            for field in ["spill_stores", "spill_loads", "stack"] {
                 assert_eq!(report[field], 0, "{name} on {arch}: {field}");
             }
-            // The kernel of any codec indexes a few numbers by what its format says.
-            let stack = if name.starts_with("attend_general_") { 32 } else { 0 };
-            assert_eq!(report["stack"], stack, "{name} on {arch}: stack");
             let registers = report["registers"].as_u64().unwrap();
             assert!(registers <= bound, "{name} on {arch}: {registers} registers, {bound} allowed");
         }

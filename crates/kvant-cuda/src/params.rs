@@ -208,97 +208,6 @@ pub struct AppendParams {
     pub v_element: i32,
 }
 
-/// `GeneralParams` of `kernels/general.cuh`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-#[expect(missing_docs, reason = "kernels/general.cuh describes them")]
-pub struct GeneralParams {
-    pub pages: Address,
-    pub table: Address,
-    pub exact: Address,
-    pub items: Address,
-    pub slots: Address,
-    pub q: Address,
-    pub q_closed: Address,
-    pub q_bias: Address,
-    pub part_o: Address,
-    pub part_ml: Address,
-    pub forms: Address,
-    pub exact_forms: Address,
-    pub tables: Address,
-    pub sink_logits: Address,
-    pub out: Address,
-    pub tiles_of: Address,
-    pub heads: i32,
-    pub kv_heads: i32,
-    pub dim: i32,
-    pub key_width: i32,
-    pub value_width: i32,
-    pub table_stride: i32,
-    pub exact_stride: i32,
-    pub tiles: i32,
-    pub unit: i32,
-    pub key_pages: i32,
-    pub value_pages: i32,
-    pub tile_units: i32,
-    pub scale: f32,
-    pub cap: f32,
-    pub floor: f32,
-}
-
-/// `GeneralTileParams` of `kernels/general.cu`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-#[expect(missing_docs, reason = "kernels/general.cu describes them")]
-pub struct GeneralTileParams {
-    pub pages: Address,
-    pub table: Address,
-    pub forms: Address,
-    pub tables: Address,
-    pub to: Address,
-    pub table_stride: i32,
-    pub unit: i32,
-    pub key_pages: i32,
-    pub value_pages: i32,
-    pub key_width: i32,
-    pub value_width: i32,
-    pub first: i32,
-}
-
-/// `GeneralQueryParams` of `kernels/general.cu`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-#[expect(missing_docs, reason = "kernels/general.cu describes them")]
-pub struct GeneralQueryParams {
-    pub q: Address,
-    pub to: Address,
-    pub bias: Address,
-    pub forms: Address,
-    pub refused: Address,
-    pub heads: i32,
-    pub kv_heads: i32,
-    pub dim: i32,
-    pub width: i32,
-}
-
-/// `GeneralEncodeParams` of `kernels/general_encode.cuh`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-#[expect(missing_docs, reason = "kernels/general_encode.cuh describes them")]
-pub struct GeneralEncodeParams {
-    pub pages: Address,
-    pub jobs: [Address; 2],
-    pub forms: Address,
-    pub exact_forms: Address,
-    pub tables: Address,
-    pub refused: Address,
-    pub room: Address,
-    pub room_floats: u64,
-    pub counts: [i32; 2],
-    pub first: i32,
-    pub part: i32,
-}
-
 /// `NormParams` of `kernels/rows.cu`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -609,13 +518,6 @@ mod tests {
         assert_eq!(size, [184, 32, 160]);
         let planned = (size_of::<PlannedEncodeParams>(), size_of::<AppendTurnParams>());
         assert_eq!(planned, (48, size_of::<AppendParams>() + 24));
-        let general = [
-            size_of::<GeneralParams>(),
-            size_of::<GeneralTileParams>(),
-            size_of::<GeneralQueryParams>(),
-            size_of::<GeneralEncodeParams>(),
-        ];
-        assert_eq!(general, [192, 72, 56, 88]);
         let latents = [
             size_of::<LatentParams>(),
             size_of::<LatentQueryParams>(),

@@ -7,6 +7,7 @@
 
 mod bases;
 mod form;
+mod params;
 mod run;
 
 pub(crate) use bases::Bases;

@@ -1,11 +1,10 @@
 //! A pass through attention over pages of any codec.
 
+use super::params::{GeneralEncodeParams, GeneralParams, GeneralQueryParams, GeneralTileParams};
 use super::{Encoders, GeneralPages, JOBS, kernel_tiles};
 use crate::cache::SlotPages;
 use crate::device::Launch;
-use crate::params::{
-    Address, AttentionParams, GeneralEncodeParams, GeneralParams, GeneralQueryParams, GeneralTileParams,
-};
+use crate::params::{Address, AttentionParams};
 use crate::pass::SlicePlan;
 use crate::program::{Attention, Reading};
 use crate::run::Run;

@@ -15,8 +15,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", minversion="5.0")
 
 from elsewhere import DEVICE, Elsewhere, Moves  # noqa: E402
-from hf_fixtures import FIXTURES, equal_on, greedy, load, tokens  # noqa: E402
-from pages import block  # noqa: E402
+from hf_fixtures import equal_on, greedy, load, tokens  # noqa: E402
 from transformers import DynamicCache  # noqa: E402
 
 from kvant.hf import CacheFileError, KvantCache, Plan, calibrate, context, saved  # noqa: E402
@@ -30,17 +29,6 @@ MODES = ["eager", "kvant"]
 @pytest.mark.parametrize("name", FIVE)
 def test_exact_tokens_are_those_of_dynamic_cache(name, attention):
     equal_on(name, attention)
-
-
-def test_the_page_shows_what_runs(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    page, ids = "docs/python-hf.md", tokens(load("smollm2"), 2, 200)
-    shown = {"name": FIXTURES / "smollm2", "inputs": {"input_ids": ids[:, :10]}, "ids": ids}
-    exec(block(page, "model.generate(**inputs, past_key_values=cache)"), shown)
-    assert shown["cache"].get_seq_length() >= 10
-    exec(block(page, "plan.save"), shown)
-    greedy(shown["model"], ids, shown["cache"], 4)
-    assert (tmp_path / "it.kvplan").exists()
 
 
 def kl(of: torch.Tensor, to: torch.Tensor) -> float:

@@ -68,6 +68,7 @@ class Engine:
         kv_memory: int | None = None,
         sinks: int | None = None,
         device: str = "cpu",
+        gpu_layers: int | None = None,
         window: int | None = None,
         mlock: bool = False,
         sparse_v: float | None = None,
@@ -92,7 +93,8 @@ class Engine:
         or by its family. `ctx` is the most tokens of a sequence [the model's own, up to 8192, as memory allows]. `weights` packs
         what the file holds as plain numbers. `kv_memory` is the most bytes for keys and values of all sequences.
 
-        `device` is what computes: `cpu`, `cuda` or `cuda:N`, `gpu` where kvant was built for it, or `auto`, which measures. `window` is
+        `device` is what computes: `cpu`, `cuda` or `cuda:N`, `gpu` where kvant was built for it, or `auto`, which measures. `gpu_layers`
+        is how many layers run there, from the first on [as many as its memory holds]; the CPU runs the rest. `window` is
         streaming attention (StreamingLLM) in place of `ctx`: the `sinks` and this many last tokens are in view, without end. `mlock` pins
         weights, keys and values in memory. `sparse_v` leaves out values of pages in which no token has this share of the largest
         weight. `state` is what recurrent state is stored in. `chat_template` is a Jinja template in place of the model's own.
@@ -112,6 +114,7 @@ class Engine:
             "kv_memory": _checks.whole_or_none("kv_memory", kv_memory, 1),
             "sinks": _checks.whole_or_none("sinks", sinks),
             "device": device,
+            "gpu_layers": _checks.whole_or_none("gpu_layers", gpu_layers),
             "window": _checks.whole_or_none("window", window, 1),
             "mlock": "true" if mlock else None,
             "sparse_v": _checks.number_or_none("sparse_v", sparse_v),

@@ -108,13 +108,13 @@ pub(crate) fn values_reader(format: &TrellisFormat) -> String {
     )
 }
 
-/// `value_bits(row)` and `value_codes_at(row)`: widths of sixteen channels, of which a format has two at most, and where their codes begin.
+/// `trellis_value_bits(row)` and `value_codes_at(row)`: widths of sixteen channels, of which a format has two at most, and where their codes begin.
 fn value_widths(format: &TrellisFormat) -> String {
     let first = format.widths.first().copied().unwrap_or(0);
     let last = format.widths.last().copied().unwrap_or(0);
     let wide = format.widths.iter().filter(|bits| **bits == first).count();
     format!(
-        "fn value_bits(row: u32) -> u32 {{\n    return select({last}u, {first}u, row < {wide}u);\n}}\n\
+        "fn trellis_value_bits(row: u32) -> u32 {{\n    return select({last}u, {first}u, row < {wide}u);\n}}\n\
          fn value_codes_at(row: u32) -> u32 {{\n    \
          return {}u + 256u * (min(row, {wide}u) * {first}u + (max(row, {wide}u) - {wide}u) * {last}u);\n}}\n",
         format.codes()

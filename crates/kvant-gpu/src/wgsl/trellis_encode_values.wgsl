@@ -121,7 +121,7 @@ fn encode_page(thread: u32) {
     write_header(thread);
     var codes_at = CODES_AT;
     for (var row = 0u; row < PADDED / 16u; row++) {
-        let bits = value_bits(row);
+        let bits = trellis_value_bits(row);
         if bits == 0u {
             break;
         }

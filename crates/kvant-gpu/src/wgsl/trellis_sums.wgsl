@@ -1,5 +1,5 @@
                 let page = value_pages[0];
-                let bits = value_bits(c / 16u);
+                let bits = trellis_value_bits(c / 16u);
                 if bits > 0u {
                     let table = table_of(bits);
                     let codes_at = value_codes_at(c / 16u) + 4u * (c % 16u);

@@ -34,7 +34,8 @@ fn of_one(subject: &Subject, case: &Case) -> Vec<String> {
     };
     let exact = read_host(in_host(&"f32".parse().unwrap(), count));
     let mut wrong = Vec::new();
-    for text in case.caches.iter().filter(|text| subject.refusal(text).is_none()) {
+    let runs = case.caches.iter().filter(|text| subject.refusal(text).is_none());
+    for text in runs.step_by(subject.count(1, 3)) {
         let kept = policy(text, model.slots());
         // A window goes on without end.
         let capacity = if is_streaming(text) { usize::MAX } else { count };

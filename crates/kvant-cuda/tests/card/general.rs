@@ -64,7 +64,7 @@ fn pages_of_every_codec_are_the_cpus_bytes() {
         let ids = tokens(n, model.vocabulary());
         let slot = model.slots().kv_slots().next().unwrap();
         let host = on_cpu(&checkpoint);
-        for (codec, most) in CODECS {
+        for (codec, most) in CODECS.into_iter().step_by(count(1, 3)) {
             let open = |text: &str| cache(&model, text, Some(backend.store()), 320);
             let mut coded = open(codec);
             read(&model, &mut coded, &ids, &[n]);

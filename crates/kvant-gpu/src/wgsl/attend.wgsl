@@ -193,7 +193,7 @@ fn scored(thread: u32, task: Task, position: u32, is_there: bool, k: u32, total:
     let own = task.position + column / a.group;
     let window = select(a.window, a.sinks_window, task.key_form == 2u);
     let is_seen = is_there && column < task.tokens * a.group && position <= own && own - position < window;
-    // What latents have added, and scores with codes along tokens, is there already.
+    // Latents and codes along tokens have put their part of the score into `weights`.
     let is_held = LATENT || (ALONG && task.key_form == 0u);
     let held = select(0.0, weights[32u * k + thread / 4u][thread % 4u], is_held);
     var s = a.scale * (((total.x + total.y) + (total.z + total.w)) + offsets[k] + held);

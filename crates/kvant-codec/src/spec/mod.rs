@@ -96,6 +96,3 @@ impl FromStr for KvSpec {
         parse::whole(text)
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -3,10 +3,9 @@
 use crate::format::{
     Arrays, BasisFormat, CodeMeaning, PackedFormat, Rotation, ScaleFormat, Side, Widths, unit_bytes,
 };
-use crate::kernel::Kernels;
 use crate::pack;
 use crate::transform::{Basis, split_mix};
-use kvant_simd::Tier;
+use kvant_simd::{Simd, Tier, Work, with_tier};
 use proptest::prelude::*;
 
 /// What a page decodes to, (tokens, dim), in the codec's basis.
@@ -41,6 +40,23 @@ fn bits(rows: &[f32]) -> Vec<u32> {
     rows.iter().map(|x| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() }).collect()
 }
 
+/// The kernel alone: the table of all kernels would have every one of them compiled into the tests.
+struct Decode<'a> {
+    format: &'a PackedFormat,
+    basis: &'a Basis,
+    page: &'a [u8],
+    rows: &'a mut [f32],
+}
+
+impl<S: Simd> Work<S> for Decode<'_> {
+    type Output = ();
+    #[inline(always)]
+    unsafe fn run(self) {
+        // SAFETY: the contract of `decode`, which `check` keeps.
+        unsafe { super::decode::<S>(self.format, self.basis, self.page, self.rows.as_mut_ptr()) }
+    }
+}
+
 /// Holds every tier to the formula, for any bytes.
 fn check(format: &PackedFormat, basis: &Basis, seed: u64) -> Result<(), String> {
     let page: Vec<u8> = split_mix(seed).map(|word| word as u8).take(format.bytes).collect();
@@ -48,8 +64,9 @@ fn check(format: &PackedFormat, basis: &Basis, seed: u64) -> Result<(), String> 
     basis.undo(&mut expected, Tier::Scalar).expect("whole vectors");
     for tier in Tier::available() {
         let mut got = vec![f32::NAN; expected.len()];
+        let work = Decode { format, basis, page: &page, rows: &mut got };
         // SAFETY: the page and the rows have the format's sizes, and the tier is available.
-        unsafe { (Kernels::of(tier).decode)(format, basis, &page, got.as_mut_ptr()) };
+        unsafe { with_tier!(tier, S => S::call(work)) };
         if let Some(n) = bits(&got).iter().zip(bits(&expected)).position(|(got, want)| *got != want) {
             let (token, c) = (n / format.dim, n % format.dim);
             return Err(format!("{tier}, token {token}, channel {c}: {:e} for {:e}", got[n], expected[n]));

@@ -137,7 +137,7 @@ impl PageSwizzle {
     }
 
     /// No permutation: pages of so many bytes lie on the device as the format says.
-    pub(crate) fn canonical(bytes: usize) -> PageSwizzle {
+    pub fn canonical(bytes: usize) -> PageSwizzle {
         let halves = (0..bytes.div_ceil(2) as u32).map(|half| (half, half)).collect();
         PageSwizzle { bytes, halves, nibbles: Vec::new(), bits: Vec::new() }
     }

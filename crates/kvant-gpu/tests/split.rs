@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::gpu;
+use common::{gpu, short_or_all};
 use kvant_attention::KvCache;
 use kvant_cache::snapshot::{self, Record};
 use kvant_cache::{Arena, Snapshot, Store};
@@ -49,7 +49,8 @@ fn every_cut_computes_what_the_processor_does() {
         let count = TOKENS.min(host.position_limit().unwrap_or(usize::MAX));
         let ids = tokens(count, host.vocabulary());
         let truth = read(&host, &mut cache(&host, "f32"), &ids, &[count]);
-        for layers in 1..host.description().layers.len() {
+        let cuts = host.description().layers.len() - 1;
+        for layers in (1..=cuts).step_by(short_or_all(cuts, 1)) {
             let model = split(Arc::new(gpu.clone()), &checkpoint, layers);
             let found = read(&model, &mut cache(&model, "f32"), &ids, &[60, 1, 7]);
             let off = largest_difference(&found, &truth);

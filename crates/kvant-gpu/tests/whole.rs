@@ -1,10 +1,11 @@
 //! Whole models on the device: what every backend is held to, and what is peculiar to this one.
 //!
 //! The adapter is lavapipe, or what `KVANT_GPU` names; `cargo xtask test msl` runs the same tests on what Metal would be given.
+//! `KVANT_GPU_TESTS=short` keeps lavapipe from taking half an hour in every run; `cargo xtask test gpu-wide` runs all.
 
 mod common;
 
-use common::gpu;
+use common::{gpu, short_or_all};
 use kvant_attention::KvCache;
 use kvant_cache::{Arena, PageStore, SlotKind, StateType, Store};
 use kvant_conformance::reading::{largest_difference, read, tokens};
@@ -20,7 +21,8 @@ kvant_conformance::conformance!(subject);
 
 fn subject() -> Option<Subject> {
     let bounds = Bounds::F32(|_| 1e-4);
-    Some(Subject { device: Arc::new(gpu()?), models: ModelSet::Fixtures, bounds, refuses: REFUSES })
+    let (device, short) = (Arc::new(gpu()?), short_or_all(true, false));
+    Some(Subject { device, models: ModelSet::Fixtures, short, bounds, refuses: REFUSES })
 }
 
 const REFUSES: &[Refused] =

@@ -68,17 +68,17 @@ impl Subject {
     pub(crate) fn cases(&self) -> Vec<Case> {
         match self.models {
             ModelSet::Fixtures => fixtures(self),
-            ModelSet::Wide { short } => {
+            ModelSet::Wide => {
                 let case = |(at, (group, name, checkpoint)): (usize, (Group, &str, Checkpoint))| Case {
                     name: name.to_owned(),
                     checkpoint,
                     fixture: None,
-                    caches: wide_caches(group, at == 0, short),
+                    caches: wide_caches(group, at == 0, self.short),
                     jumps: group != Group::Dense,
                 };
                 // And the fixtures that are wide enough.
                 let others = fixtures(self).into_iter().map(|case| Case { caches: &[], ..case });
-                wide::all(short).into_iter().enumerate().map(case).chain(others).collect()
+                wide::all(self.short).into_iter().enumerate().map(case).chain(others).collect()
             }
         }
     }

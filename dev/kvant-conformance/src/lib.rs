@@ -8,7 +8,7 @@
 //! use std::sync::Arc;
 //!
 //! let bounds = Bounds::F32(|_| 1e-4);
-//! let subject = Subject { device: Arc::new(Host), models: ModelSet::Fixtures, bounds, refuses: &[] };
+//! let subject = Subject { device: Arc::new(Host), models: ModelSet::Fixtures, short: false, bounds, refuses: &[] };
 //! check(Part::Memory, &subject);
 //! ```
 //!

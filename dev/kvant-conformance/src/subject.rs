@@ -12,6 +12,8 @@ pub struct Subject {
     pub device: Arc<dyn Device>,
     /// The models it is held to.
     pub models: ModelSet,
+    /// Fewer tokens, caches and wide models: for a device in software.
+    pub short: bool,
     /// How far it may be off.
     pub bounds: Bounds,
     /// All that it does not run.
@@ -24,10 +26,7 @@ pub enum ModelSet {
     /// Every fixture.
     Fixtures,
     /// The [`wide`](crate::wide) models: for backends without kernels for the fixtures' narrow heads.
-    Wide {
-        /// Fewer of them and fewer tokens: for a device that is only stood in for.
-        short: bool,
-    },
+    Wide,
 }
 
 /// How far a backend may be off.
@@ -115,11 +114,8 @@ impl Subject {
         }
     }
 
-    /// So many tokens, or fewer where a device is only stood in for.
+    /// So many tokens, or fewer on a device in software.
     pub(crate) fn count(&self, tokens: usize, short: usize) -> usize {
-        match self.models {
-            ModelSet::Wide { short: true } => short,
-            ModelSet::Wide { short: false } | ModelSet::Fixtures => tokens,
-        }
+        if self.short { short } else { tokens }
     }
 }

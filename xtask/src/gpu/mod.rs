@@ -28,6 +28,8 @@ const VECTOR_BITS: &str = "LP_NATIVE_VECTOR_WIDTH";
 const MESA_CACHE: &str = "MESA_SHADER_CACHE_DIR";
 const USUAL_BITS: u32 = 256;
 const WIDE_BITS: u32 = 512;
+/// Fewer caches, tokens and models: lavapipe takes a second for what a GPU does in a millisecond.
+const SIZE: (&str, &str) = ("KVANT_GPU_TESTS", "short");
 
 /// What compiles MSL with a library of ours; the name by which tests ask for it, and where it leaves what it has made.
 const CPP: &[Package] = &[Package { name: "g++", brings: "g++" }];
@@ -64,17 +66,18 @@ fn needs_lavapipe() -> Result<(), Trouble> {
     if ARCH == "x86_64" { needs::packages(LAVAPIPE) } else { Ok(()) }
 }
 
-/// Kernels and whole models on lavapipe with subgroups of 8, and the engine with the backend.
+/// Kernels and whole models on lavapipe with subgroups of 8, fewer cases of each, and the engine with the backend.
 pub fn lavapipe() -> Outcome {
     needs_lavapipe()?;
-    let mut tally = on_lavapipe(tests(&["kvant-gpu"], LAVAPIPE_NAME), USUAL_BITS)?.run()?;
+    let tests = tests(&["kvant-gpu"], LAVAPIPE_NAME).env(SIZE.0, SIZE.1);
+    let mut tally = on_lavapipe(tests, USUAL_BITS)?.run()?;
     // Of the whole workspace again.
     let engine = cargo(["test", "--workspace", "--test", "device"]);
     tally += on_lavapipe(engine, USUAL_BITS)?.run()?;
     Ok(tally)
 }
 
-/// Kernels and whole models on lavapipe with subgroups of 16.
+/// Every case of kernels and whole models, on lavapipe with subgroups of 16.
 pub fn lavapipe_wide() -> Outcome {
     needs_lavapipe()?;
     on_lavapipe(tests(&["kvant-gpu"], LAVAPIPE_NAME), WIDE_BITS)?.run()

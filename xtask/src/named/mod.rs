@@ -124,7 +124,7 @@ pub const NAMED: &[Named] = &[
     },
     Named {
         name: "gpu-wide",
-        about: "whole models and kernels on lavapipe with subgroups of 16",
+        about: "every case of whole models and kernels on lavapipe, with subgroups of 16",
         covers: || crates(&["kvant-gpu", "kvant-codec", "kvant-cache"]),
         run: gpu::lavapipe_wide,
     },

@@ -10,5 +10,5 @@ kvant_conformance::conformance!(subject);
 /// Half of what the reference may differ by from the oracle.
 fn subject() -> Option<Subject> {
     let bounds = Bounds::F32(|architecture| reference_tolerance(architecture) / 2.0);
-    Some(Subject { device: Arc::new(Host), models: ModelSet::Fixtures, bounds, refuses: &[] })
+    Some(Subject { device: Arc::new(Host), models: ModelSet::Fixtures, short: false, bounds, refuses: &[] })
 }

@@ -30,9 +30,8 @@ use std::sync::{Arc, OnceLock};
 kvant_conformance::conformance!(subject);
 
 fn subject() -> Option<Subject> {
-    let models = ModelSet::Wide { short: is_short() };
     let device = Arc::new(CudaDevice::new(card()));
-    Some(Subject { device, models, bounds: Bounds::F16, refuses: REFUSES })
+    Some(Subject { device, models: ModelSet::Wide, short: is_short(), bounds: Bounds::F16, refuses: REFUSES })
 }
 
 /// Kernels are for heads of 64 channels and more, and for recurrent states as wide: the wide models stand for fixtures with narrower ones.

@@ -20,6 +20,7 @@ mod top;
 use crate::buffer::Buffer;
 use crate::device::Gpu;
 use crate::recorder::{BindGroups, Recorder};
+pub(crate) use common::short_or_all;
 use std::cell::RefCell;
 use std::time::Instant;
 

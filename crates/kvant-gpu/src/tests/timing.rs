@@ -5,7 +5,7 @@
 
 use super::pages::Device;
 use super::plans::planned;
-use super::{Random, device_time, floats, gpu, run};
+use super::{Random, device_time, floats, gpu, run, short_or_all};
 use crate::arithmetic::Arithmetic;
 use crate::buffer::Buffer;
 use crate::device::Gpu;
@@ -355,7 +355,7 @@ fn attention_over_bytes_is_that_over_decoded_pages() {
     print_times(&ways[1]);
     // Those that `quads.wgsl` reads have sizes of their own: a chunk of channels too many for two halves, and sets that stay idle.
     let by_fours = [(48, 4), (80, 4), (128, 3), (192, 4), (256, 4)].map(|shape| ("int4", shape));
-    for (policy, shape) in POLICIES.into_iter().zip(shapes).chain(by_fours) {
+    for (policy, shape) in POLICIES.into_iter().zip(shapes).chain(by_fours).step_by(short_or_all(2, 1)) {
         let [found, in_integers] = ways.each_ref().map(|gpu| attended_both_ways(gpu, policy, shape));
         let size = found.iter().fold(0.0f32, |size, x| size.max(x.abs()));
         // Teams round queries and weights to bytes; `teams.rs` holds them to an oracle that does.

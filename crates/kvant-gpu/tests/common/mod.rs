@@ -15,6 +15,11 @@ pub fn open() -> Option<Gpu> {
     Some(adapter()?.reopened(Arithmetic::default()).expect("a second device"))
 }
 
+/// The second, or the first where `KVANT_GPU_TESTS=short` asks for fewer cases: all take lavapipe half an hour.
+pub fn short_or_all<T>(short: T, all: T) -> T {
+    if std::env::var("KVANT_GPU_TESTS").is_ok_and(|value| value == "short") { short } else { all }
+}
+
 fn adapter() -> Option<Gpu> {
     match std::env::var(kvant_gpu::ADAPTER_VARIABLE) {
         #[cfg(target_os = "linux")]

@@ -38,6 +38,20 @@ impl Tenant {
         Tenant(Some(hash.chain_update(self.0.unwrap_or_default()).chain_update(salt).finalize().into()))
     }
 
+    /// The tenant in a file.
+    pub fn to_bytes(self) -> [u8; 33] {
+        let mut bytes = [0; 33];
+        bytes[0] = self.0.is_some().into();
+        bytes[1..].copy_from_slice(&self.0.unwrap_or_default());
+        bytes
+    }
+
+    /// The tenant of such bytes.
+    pub fn from_bytes(bytes: &[u8; 33]) -> Tenant {
+        let [is_somebody, digest @ ..] = *bytes;
+        Tenant((is_somebody != 0).then_some(digest))
+    }
+
     /// Tokens of this tenant.
     pub fn prefix(self, tokens: &[u32]) -> Prefix<'_> {
         Prefix { tenant: self, tokens }

@@ -409,3 +409,39 @@ fn files_of_other_numerics_are_used_and_counted() {
     assert_eq!((other.other_numerics(), other.unusable_files()), (3, None));
     assert_eq!(load(&other, &layout, &tokens).sequence.unwrap().len(), tokens.len());
 }
+
+/// Something small lies beside the prefixes, whole or not at all.
+#[test]
+fn what_lies_beside_is_of_one_signature_and_checked() {
+    let (layout, folder) = (usual(), TempDir::new().unwrap());
+    let tier = open(&folder);
+    assert_eq!(tier.beside("answers", 100), None);
+    tier.put_beside("answers", b"earlier").unwrap();
+    tier.put_beside("answers", b"later").unwrap();
+    assert_eq!(tier.beside("answers", 100).as_deref(), Some(&b"later"[..]));
+    assert_eq!((tier.beside("answers", 4), tier.beside("others", 100)), (None, None));
+    let foreign = DiskTier::open(folder.path(), PLENTY, layout, [1; 32], NUMERICS, "test").unwrap();
+    assert_eq!(foreign.beside("answers", 100), None);
+    // It is no prefix.
+    let path = fs::read_dir(folder.path()).unwrap().map(|item| item.unwrap().path());
+    let path = path.into_iter().find(|path| path.extension().is_some_and(|end| end == "answers")).unwrap();
+    assert_eq!((open(&folder).usage().files, files(folder.path()).len()), (0, 0));
+    let bytes = fs::read(&path).unwrap();
+    for (at, mask) in [(0, 1), (bytes.len() - 1, 0x80)] {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= mask;
+        fs::write(&path, damaged).unwrap();
+        assert_eq!(tier.beside("answers", 100), None);
+    }
+    for cut in 0..bytes.len() {
+        fs::write(&path, &bytes[..cut]).unwrap();
+        assert_eq!(tier.beside("answers", 100), None);
+    }
+    drop((tier, foreign));
+    // What a killed writer has left goes.
+    let name = path.file_name().unwrap().to_str().unwrap();
+    let left = folder.path().join(format!(".{name}.7-1.part"));
+    fs::write(&left, b"half").unwrap();
+    open(&folder);
+    assert!(!left.exists() && path.exists());
+}

@@ -46,6 +46,23 @@ pub(super) fn file_name(name: &Digest) -> String {
 
 const EXTENSION: &str = ".kvant";
 
+/// Hex digits of the root in the names of other files.
+const ROOT_DIGITS: usize = 16;
+
+/// How the file is called that lies beside the prefixes of a root, by what is in it.
+pub(super) fn name_beside(root: &Digest, kind: &str) -> String {
+    format!("{}.{kind}", &file_name(root)[..ROOT_DIGITS])
+}
+
+pub(super) fn is_name_beside(text: &str) -> bool {
+    let is_hex = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    text.split_once('.').is_some_and(|(root, kind)| {
+        root.len() == ROOT_DIGITS
+            && root.bytes().all(is_hex)
+            && kind.bytes().all(|byte| byte.is_ascii_lowercase())
+    })
+}
+
 /// The name behind a file name, if it is one of ours.
 pub(super) fn parse_file_name(text: &str) -> Option<Digest> {
     let hex = text.strip_suffix(EXTENSION)?;

@@ -1,7 +1,7 @@
 //! The folder: who may use it, what lies in it, and how files get in and out.
 
 use super::DiskError;
-use super::chain::{file_name, parse_file_name};
+use super::chain::{file_name, is_name_beside, parse_file_name};
 use super::index::{Entry, Index, Known};
 use crate::snapshot::{
     Digest, Head, Signature, Snapshot, SnapshotError, check_writable, is_leftover, put_bytes,
@@ -78,7 +78,7 @@ impl Folder {
         for item in fs::read_dir(&self.path).map_err(refused)? {
             let item = item.map_err(refused)?;
             let Ok(file) = item.file_name().into_string() else { continue };
-            if is_leftover(&file, |name| parse_file_name(name).is_some()) {
+            if is_leftover(&file, |name| parse_file_name(name).is_some() || is_name_beside(name)) {
                 if self.is_alone {
                     // What cannot be removed does no harm.
                     let _ = fs::remove_file(item.path());
@@ -129,6 +129,21 @@ impl Folder {
     pub(super) fn read(&self, name: &Digest) -> Result<Snapshot, SnapshotError> {
         let bytes = fs::read(self.path.join(file_name(name))).map_err(SnapshotError::io("read the file"))?;
         Snapshot::from_bytes(bytes)
+    }
+
+    /// Writes a file that is no prefix, with a checksum at its end.
+    pub(super) fn write_beside(&self, name: &str, bytes: &[u8]) -> Result<(), SnapshotError> {
+        let sum = crc32fast::hash(bytes).to_le_bytes();
+        put_bytes(&self.path, name, &[bytes, &sum].concat())
+    }
+
+    /// The bytes of such a file, if it is whole and they are at most so many.
+    pub(super) fn read_beside(&self, name: &str, most: usize) -> Option<Vec<u8>> {
+        let path = self.path.join(name);
+        let length = fs::metadata(&path).ok().filter(fs::Metadata::is_file)?.len();
+        let mut bytes = (length <= most as u64 + 4).then(|| fs::read(&path).ok())??;
+        let sum = bytes.split_off(bytes.len().checked_sub(4)?);
+        (sum == crc32fast::hash(&bytes).to_le_bytes()).then_some(bytes)
     }
 
     /// Removes a file; true if it is gone.

@@ -295,6 +295,20 @@ impl DiskTier {
         Loaded { sequence, refused }
     }
 
+    /// Keeps something small beside the prefixes, for caches of this signature: in place of what was kept as this `kind`, a word of small
+    /// letters.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn put_beside(&self, kind: &str, bytes: &[u8]) -> Result<(), SnapshotError> {
+        self.folder.write_beside(&chain::name_beside(&self.root, kind), bytes)
+    }
+
+    /// What was kept beside the prefixes, if it is whole and at most so many bytes.
+    pub fn beside(&self, kind: &str, most: usize) -> Option<Vec<u8>> {
+        self.folder.read_beside(&chain::name_beside(&self.root, kind), most)
+    }
+
     /// Writes down when files were used, so that the next who opens the folder knows. Call it before the end.
     pub fn flush(&self) {
         let stale = self.lock().index.take_stale();

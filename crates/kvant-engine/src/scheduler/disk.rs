@@ -7,8 +7,9 @@
 use super::Scheduler;
 use super::handle::Shared;
 use super::job::Task;
+use crate::speculation::{Answers, MOST_ANSWER_BYTES};
 use kvant_cache::disk::Loaded;
-use kvant_cache::{DiskTier, DiskUsage, Prefix, PrefixTree, Sequence, Tenant};
+use kvant_cache::{DiskTier, DiskUsage, Prefix, PrefixTree, Sequence, SnapshotError, Tenant};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,13 +23,27 @@ use tracing::warn;
 /// Prefixes that wait to be written, at most; then the oldest is given up.
 const MOST_UNWRITTEN: usize = 256;
 
+/// Answers that are kept before all are written again.
+const ANSWERS_AT_ONCE: usize = 16;
+
+/// What their file is called by.
+const ANSWERS: &str = "answers";
+
 /// For what is unwritten when the scheduler ends.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 
 /// Something to be done with files.
 enum DiskJob {
-    Save { prefix: OwnPrefix, sequence: Sequence },
-    Load { prefix: OwnPrefix, base: Sequence },
+    Save {
+        prefix: OwnPrefix,
+        sequence: Sequence,
+    },
+    Load {
+        prefix: OwnPrefix,
+        base: Sequence,
+    },
+    /// Writes answers for proposals of the next run.
+    Answers(Arc<Answers>),
 }
 
 /// A [`Prefix`] to keep.
@@ -84,6 +99,8 @@ pub(super) struct Disk {
     is_saving: bool,
     /// The job that something is being loaded for.
     loading: Option<u64>,
+    /// Answers that were kept since all were written.
+    new_answers: usize,
 }
 
 impl Disk {
@@ -96,7 +113,8 @@ impl Disk {
         let log = get_default(Dispatch::clone);
         let builder = std::thread::Builder::new().name("kvant-disk".into());
         let worker = builder.spawn(move || with_default(&log, || worker.run(&receiver)))?;
-        Ok(Self { tier, jobs, worker, signals, unwritten: VecDeque::new(), is_saving: false, loading: None })
+        let (unwritten, is_saving, loading, new_answers) = (VecDeque::new(), false, None, 0);
+        Ok(Self { tier, jobs, worker, signals, unwritten, is_saving, loading, new_answers })
     }
 
     pub fn usage(&self) -> DiskUsage {
@@ -134,6 +152,20 @@ impl Disk {
         self.unwritten.push_back(OwnPrefix::of(prefix));
     }
 
+    /// Counts an answer that was kept, and has all written when there are enough new ones.
+    pub fn note_answer(&mut self, answers: &Arc<Answers>) {
+        self.new_answers += 1;
+        if self.new_answers >= ANSWERS_AT_ONCE {
+            self.write_answers(answers);
+        }
+    }
+
+    fn write_answers(&mut self, answers: &Arc<Answers>) {
+        self.new_answers = 0;
+        // A thread that is gone has said so.
+        let _ = self.jobs.send(DiskJob::Answers(Arc::clone(answers)));
+    }
+
     /// Begins to write the next prefix that is still in memory.
     fn save_next(&mut self, tree: &PrefixTree) {
         while !self.is_saving && self.loading.is_none() {
@@ -153,7 +185,10 @@ impl Disk {
     }
 
     /// Writes what is left, as far as there is time, and ends the thread.
-    fn close(self, tree: &PrefixTree) {
+    fn close(mut self, tree: &PrefixTree, answers: Option<&Arc<Answers>>) {
+        if let Some(answers) = answers.filter(|_| self.new_answers > 0) {
+            self.write_answers(answers);
+        }
         let Self { jobs, worker, signals, unwritten, .. } = self;
         // Nobody sets it but this.
         let _ = signals.deadline.set(Instant::now() + SHUTDOWN_GRACE);
@@ -188,6 +223,12 @@ impl Worker {
                     refused.iter().for_each(|refused| warn!("{refused}"));
                     DiskResult::Loaded { prefix, sequence }
                 }
+                DiskJob::Answers(answers) => {
+                    if let Err(error) = self.tier.put_beside(ANSWERS, &answers.to_bytes()) {
+                        self.warn_once(&error);
+                    }
+                    continue;
+                }
             };
             self.shared.report(report);
         }
@@ -200,12 +241,16 @@ impl Worker {
             broken_off = !self.signals.go_on();
             !broken_off
         });
-        if let Err(error) = saved
-            && !std::mem::replace(&mut self.has_warned, true)
-        {
-            warn!("prefixes are not written to disk: {error}");
+        if let Err(error) = saved {
+            self.warn_once(&error);
         }
         DiskResult::Saved { prefix, broken_off }
+    }
+
+    fn warn_once(&mut self, error: &SnapshotError) {
+        if !std::mem::replace(&mut self.has_warned, true) {
+            warn!("prefixes are not written to disk: {error}");
+        }
     }
 }
 
@@ -217,12 +262,18 @@ impl Drop for Worker {
 }
 
 impl Scheduler {
-    /// Keeps prefixes in files too. What goes wrong with them is a warning in the log, and nothing fails for it.
+    /// Keeps prefixes in files too, and the answers that proposals are looked up in. What goes wrong with them is a warning in the log, and
+    /// nothing fails for it.
     ///
     /// # Errors
     /// If there is no thread to be had.
     pub fn with_disk(mut self, tier: DiskTier) -> io::Result<Self> {
         if self.options.remember {
+            if let Some(answers) = &self.answers
+                && let Some(bytes) = tier.beside(ANSWERS, MOST_ANSWER_BYTES)
+            {
+                answers.restore(&bytes, self.engine.model().vocabulary());
+            }
             self.disk = Some(Disk::new(tier, Arc::clone(&self.shared))?);
         }
         Ok(self)
@@ -307,7 +358,7 @@ impl Scheduler {
     /// Writes what is left and parts with the files.
     pub(super) fn close_disk(&mut self) {
         if let Some(disk) = self.disk.take().filter(|_| !std::thread::panicking()) {
-            disk.close(&self.tree);
+            disk.close(&self.tree, self.answers.as_ref());
         }
     }
 }

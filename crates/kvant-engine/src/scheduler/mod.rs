@@ -332,11 +332,12 @@ impl Scheduler {
     }
 
     /// Keeps an answer for proposals to come.
-    fn keep_answer(&self, task: &Task) {
+    fn keep_answer(&mut self, task: &Task) {
         if task.cache_prompt
             && let Some(answers) = &self.answers
         {
             answers.of(task.tenant).keep(&task.tokens()[..task.prompt()], task.stepper.chosen());
+            self.disk.iter_mut().for_each(|disk| disk.note_answer(answers));
         }
     }
 

@@ -1,7 +1,7 @@
 //! Answers of before, in which proposals for later texts are looked up.
 //!
-//! Every [`Tenant`] has its own, as with prefixes: nobody's proposals come from what others were told. They are in memory alone and
-//! bounded: of a tenant the later ones, and of tenants those who asked lately.
+//! Every [`Tenant`] has its own, as with prefixes: nobody's proposals come from what others were told. They are bounded: of a tenant
+//! the later ones, and of tenants those who asked lately. Where prefixes are kept in files, so are they.
 
 use super::automaton::{Cursor, Match, SuffixAutomaton};
 use kvant_cache::Tenant;
@@ -21,6 +21,12 @@ const BETWEEN: u32 = u32::MAX;
 
 /// Tokens of a text that a new [`Recall`] looks at.
 const LOOK_BACK: usize = 64;
+
+/// Bytes of all answers in a file, at most.
+pub(crate) const MOST_ANSWER_BYTES: usize = MOST_TENANTS * (TENANT_BYTES + 4 + 4 * MOST_TOKENS);
+
+/// Bytes of a tenant's name.
+const TENANT_BYTES: usize = 33;
 
 /// The answers of all tenants.
 #[derive(Default)]
@@ -44,6 +50,41 @@ impl Answers {
         let past = Arc::clone(&entry.1);
         tenants.push(entry);
         past
+    }
+
+    /// All of them for a file: for each tenant its name, how many tokens there are, and the tokens.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut bytes = Vec::new();
+        for (tenant, past) in tenants.iter() {
+            let past = past.lock();
+            let text = past.automaton.text();
+            bytes.extend(tenant.to_bytes());
+            bytes.extend((text.len() as u32).to_le_bytes());
+            text.iter().for_each(|token| bytes.extend(token.to_le_bytes()));
+        }
+        bytes
+    }
+
+    /// Takes up what was in a file, as far as it makes sense for a vocabulary of this size.
+    pub fn restore(&self, bytes: &[u8], vocabulary: usize) {
+        let mut rest = bytes;
+        while let Some((tenant, after)) = rest.split_first_chunk::<TENANT_BYTES>()
+            && let Some((count, after)) = after.split_first_chunk::<4>()
+            && let Some((text, after)) = after.split_at_checked(4 * u32::from_le_bytes(*count) as usize)
+        {
+            let text: Vec<u32> = text.as_chunks().0.iter().map(|token| u32::from_le_bytes(*token)).collect();
+            let is_known = |token: &u32| *token == BETWEEN || (*token as usize) < vocabulary;
+            if text.len() > MOST_TOKENS || !text.iter().all(is_known) {
+                return;
+            }
+            let past = self.of(Tenant::from_bytes(tenant));
+            let mut past = past.lock();
+            if past.automaton.text().is_empty() {
+                text.into_iter().for_each(|token| past.automaton.push(token));
+            }
+            rest = after;
+        }
     }
 }
 
@@ -174,6 +215,34 @@ mod tests {
         for other in [bob, Tenant::SHARED] {
             assert!(recalled(&answers.of(other), &[1, 2, 3], 9).is_empty());
         }
+    }
+
+    #[test]
+    fn answers_survive_in_a_file_and_nothing_of_it_is_believed() {
+        let answers = Answers::default();
+        let ann = Tenant::of(b"ann");
+        answers.of(ann).keep(&[1, 2, 3], &[10, 11, 12]);
+        answers.of(Tenant::SHARED).keep(&[4, 5], &[20, 21]);
+        let bytes = answers.to_bytes();
+        assert!(bytes.len() <= MOST_ANSWER_BYTES);
+        let again = Answers::default();
+        again.restore(&bytes, 22);
+        assert_eq!(recalled(&again.of(ann), &[1, 2, 3], 9), [10, 11, 12]);
+        assert_eq!(recalled(&again.of(Tenant::SHARED), &[4, 5], 9), [20, 21]);
+        assert_eq!(again.to_bytes(), bytes);
+        // Tokens that the model does not have, and every cut.
+        let small = Answers::default();
+        small.restore(&bytes, 12);
+        assert!(small.to_bytes().is_empty());
+        for cut in 0..bytes.len() {
+            let cut_off = Answers::default();
+            cut_off.restore(&bytes[..cut], 22);
+            assert!(cut_off.to_bytes().len() <= cut);
+        }
+        let mut huge = ann.to_bytes().to_vec();
+        huge.extend([0xff; 4]);
+        again.restore(&huge, 22);
+        assert_eq!(again.to_bytes(), bytes);
     }
 
     #[test]

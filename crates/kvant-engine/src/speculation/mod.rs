@@ -15,8 +15,8 @@ mod drafter;
 mod mtp;
 mod suffix;
 
-pub(crate) use answers::Answers;
 pub use answers::PastAnswers;
+pub(crate) use answers::{Answers, MOST_ANSWER_BYTES};
 pub use draft::{DraftModel, DraftSequence};
 pub use drafter::{DraftProposer, Drafter};
 pub use mtp::{MtpHead, MtpSequence};

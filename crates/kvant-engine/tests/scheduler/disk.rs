@@ -189,3 +189,28 @@ fn a_scheduler_that_is_told_to_stop_writes_what_it_has_read() {
     scheduler.run();
     assert!(sink.is_done() && sink.with(|heard| heard.cached) == Some(260));
 }
+
+/// What proposals are looked up in outlives the scheduler too, and a damaged file is as good as none.
+#[test]
+fn answers_for_proposals_are_there_after_a_restart() {
+    let (engine, folder) = (engine(), TempDir::new().unwrap());
+    let path = || {
+        let mut items = std::fs::read_dir(folder.path()).unwrap().map(|item| item.unwrap().path());
+        items.find(|path| path.extension().is_some_and(|end| end == "answers")).expect("a file of answers")
+    };
+    let length_after = |number: u32| {
+        let (mut scheduler, complaints) = with_folder(&engine, "int4", None, folder.path());
+        let handle = scheduler.handle();
+        ask(&mut scheduler, &handle, &request(prompt(number, 40), 1, 12));
+        drop(scheduler);
+        assert!(complaints.lines().is_empty());
+        std::fs::metadata(path()).unwrap().len()
+    };
+    let one = length_after(1);
+    let two = length_after(2);
+    assert!(two > one, "{two} bytes after {one}: the first answer was not taken up");
+    let mut bytes = std::fs::read(path()).unwrap();
+    bytes[50] ^= 1;
+    std::fs::write(path(), bytes).unwrap();
+    assert!(length_after(3) < two, "what was damaged was taken up");
+}

@@ -19,7 +19,7 @@ fn project(layer: usize, kind: usize, from: usize, tokens: usize, heads: usize) 
     (from..from + tokens).flat_map(|token| (0..heads * DIM).map(move |i| number(token, i))).collect()
 }
 
-fn cache_with(
+pub fn cache_with(
     kv: &CStr,
     change: impl FnOnce(&mut KvantCacheOptions),
 ) -> Result<*mut KvantCache, KvantStatus> {
@@ -49,7 +49,7 @@ fn cache(kv: &CStr) -> *mut KvantCache {
     cache_with(kv, |_| {}).unwrap_or_else(|_| panic!("{}", message()))
 }
 
-fn sequence(cache: *const KvantCache) -> *mut KvantSequence {
+pub fn sequence(cache: *const KvantCache) -> *mut KvantSequence {
     let mut sequence = null_mut();
     // SAFETY: both live.
     ok(unsafe { kvant_sequence_new(cache, &mut sequence) });

@@ -1,5 +1,6 @@
 //! The library as C programs meet it: every function by its C signature, and the header.
 
+mod any_order;
 mod cache;
 mod embed;
 mod engine;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+pub const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
 /// Large enough that the client reads it in several pieces.
 fn weights() -> Vec<u8> {
@@ -18,7 +18,7 @@ fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|b| format!("{b:02x}")).collect()
 }
 
-fn options(cache: &Path, endpoint: &str) -> Options {
+pub fn options(cache: &Path, endpoint: &str) -> Options {
     Options {
         cache: cache.to_path_buf(),
         endpoint: endpoint.to_owned(),

@@ -190,7 +190,10 @@ fn sessions_and_samplers_take_calls_in_any_order() {
                 2 if sessions.len() > 1 => kvant_session_free(sessions.swap_remove(at)),
                 3 => program.count(kvant_session_save(one, path.as_ptr())),
                 4 => program.count(kvant_session_resume(one, path.as_ptr(), null_mut())),
-                5 => program.count(kvant_session_rollback(one, program.below(60), null_mut())),
+                5 => {
+                    let to = program.below(60);
+                    program.count(kvant_session_rollback(one, to, null_mut()));
+                }
                 6 => kvant_session_cancel(one),
                 7 => {
                     let (list, count) = (tokens.as_ptr(), tokens.len());

@@ -63,26 +63,12 @@ pub const CHECKS: &[Check] = &[
         about: "the Python package: its wheel, in a clean environment",
         run: python::test,
     },
-    Check {
-        name: "hf",
-        about: "the cache for transformers, on five architectures; 0.6 GB to fetch once",
-        run: python::test_hf,
-    },
     Check { name: "doctest", about: "the examples in the documentation", run: doctest },
     Check { name: "doc", about: "the documentation builds without a warning", run: doc },
     Check {
         name: "aarch64",
-        about: "kernel tests on 64-bit ARM, and some with a whole model on an old one, under qemu",
-        run: || {
-            let mut tally = on_aarch64(&quick_kernel_tests(), ARM_PROPTEST_CASES)?;
-            tally += on_old_aarch64()?;
-            Ok(tally)
-        },
-    },
-    Check {
-        name: "phones",
-        about: "kernels and the C library type-check for Apple silicon, iOS, Android and 32-bit ARM",
-        run: phones,
+        about: "kernel tests on 64-bit ARM, under qemu",
+        run: || on_aarch64(&quick_kernel_tests(), ARM_PROPTEST_CASES),
     },
 ];
 
@@ -166,9 +152,11 @@ pub fn aarch64(args: Vec<String>) -> Step {
     Step::new("aarch64", "64-bit ARM, under qemu", move || on_aarch64(&args, ARM_PROPTEST_CASES))
 }
 
-/// The kernel tests with all their cases on 64-bit ARM.
+/// The kernel tests with all their cases on 64-bit ARM, and whole models on an old one.
 pub fn aarch64_wide() -> Outcome {
-    on_aarch64(&[], ARM_PROPTEST_CASES_WIDE)
+    let mut tally = on_aarch64(&[], ARM_PROPTEST_CASES_WIDE)?;
+    tally += on_old_aarch64()?;
+    Ok(tally)
 }
 
 /// The arguments for cargo, or `-p` each kernel crate and this selection of its tests.
@@ -305,7 +293,8 @@ fn emulated(runner: &str, args: Vec<String>) -> Result<Call, Trouble> {
         .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", runner))
 }
 
-fn phones() -> Outcome {
+/// Everything that differs by instruction set, and the C library, for machines that nobody here has.
+pub fn phones() -> Outcome {
     let mut tally = Tally::default();
     for target in CHECKED_TARGETS {
         needs::target(target)?;

@@ -109,9 +109,15 @@ pub const NAMED: &[Named] = &[
     },
     Named {
         name: "aarch64-wide",
-        about: "every case of the kernel tests on 64-bit ARM, under qemu",
-        covers: || crates(KERNEL_CRATES),
+        about: "every case of the kernel tests on 64-bit ARM, and whole models on an old one, under qemu",
+        covers: || [crates(KERNEL_CRATES), crates(&["kvant-model", "kvant-cpu"])].concat(),
         run: steps::aarch64_wide,
+    },
+    Named {
+        name: "phones",
+        about: "kernels and the C library type-check for Apple silicon, iOS, Android and 32-bit ARM",
+        covers: || [crates(KERNEL_CRATES), crates(&["kvant-capi"])].concat(),
+        run: steps::phones,
     },
     Named {
         name: "msl",
@@ -139,6 +145,12 @@ pub const NAMED: &[Named] = &[
         about: "the CUDA backend, the engine and the command on a real card, as cubins and as PTX",
         covers: || crates(&["kvant-cuda", "kvant-codec", "kvant-cache", "kvant-engine"]),
         run: cuda::card,
+    },
+    Named {
+        name: "hf",
+        about: "the cache for transformers, on five architectures; 0.6 GB to fetch once",
+        covers: python_folders,
+        run: python::test_hf,
     },
     Named {
         name: "hf-wide",

@@ -95,7 +95,10 @@ fn one_attention_over_pages_is_the_cpus() {
             "delta6",
             "k=delta5:p32,v=polar5",
             "k=polar5,v=delta5:p32",
-        ] {
+        ]
+        .into_iter()
+        .step_by(short_or_all(3, 1))
+        {
             // Of a chain of differences a code that rounds the other way moves all that follow: `every_codec_agrees_with_the_cpu` bounds that.
             if name == "gemma3" && policy.contains("delta") {
                 continue;
@@ -122,10 +125,11 @@ fn one_attention_over_pages_is_the_cpus() {
 fn attention_of_one_token_is_the_same_in_integers() {
     let Some(gpu) = gpu() else { return };
     let ways = [Arithmetic::default(), Arithmetic::FAST].map(|arithmetic| gpu.reopened(arithmetic).unwrap());
-    for name in ["gemma", "qwen2_yarn"] {
+    for name in ["qwen2_yarn", "gemma"].into_iter().take(short_or_all(1, 2)) {
         let [plain, fast] = ways.each_ref().map(|gpu| load(gpu, name));
         let ids = tokens(210, plain.model.vocabulary());
-        for policy in ["int4", "f16", "int4;sinks=0;recent=100"] {
+        let policies = ["int4;sinks=0;recent=100", "f16", "int4"];
+        for policy in policies.into_iter().take(short_or_all(2, 3)) {
             let [truth, found] = [&plain, &fast]
                 .map(|of| after_one_layer(&of.model, cache(&of.model, policy, of.backend.store()), &ids, 1));
             let size = truth.iter().fold(0f32, |size, x| size.max(x.abs()));
@@ -144,7 +148,7 @@ const ARITHMETICS_APART: f64 = 0.02;
 const TIE: f32 = 0.01;
 
 /// Structures that differ in what products are fused with. A driver in software takes minutes to translate the kernels of all.
-const FEW: [&str; 8] = ["llama", "qwen2", "qwen3", "gemma2", "gpt_neox", "phi3", "mixtral", "gpt_oss"];
+const FEW: [&str; 8] = ["llama", "gemma2", "gpt_oss", "qwen2", "qwen3", "gpt_neox", "phi3", "mixtral"];
 
 /// Integers and matrices choose the tokens that f32 does, read at once and one by one, with packed weights.
 #[test]
@@ -153,7 +157,7 @@ fn faster_arithmetic_chooses_the_same_tokens() {
     let ways = [Arithmetic::default(), Arithmetic::FAST].map(|arithmetic| gpu.reopened(arithmetic).unwrap());
     let all = Fixture::all().into_iter().map(|fixture| fixture.name);
     let runs = all.filter(|name| REFUSES.iter().all(|refused| !refused.names.contains(&name.as_str())));
-    let few = FEW.iter().map(|name| (*name).to_owned());
+    let few = FEW.iter().take(short_or_all(3, FEW.len())).map(|name| (*name).to_owned());
     let names: Vec<String> = if gpu.report().kind.is_gpu() { runs.collect() } else { few.collect() };
     for name in names {
         let checkpoint = Checkpoint::open(fixture(&name)).unwrap();

@@ -70,9 +70,19 @@ impl HubError {
     }
 }
 
+/// Characters of a message that quotes what was sent.
+#[cfg(feature = "fetch")]
+const MOST_QUOTED: usize = 300;
+
 #[cfg(feature = "fetch")]
 impl HubError {
+    /// Something that was sent makes no sense. It may be quoted in the message, and be as long as its sender likes.
     pub(crate) fn malformed(message: impl Into<String>) -> Self {
+        let mut message = message.into();
+        if let Some((end, _)) = message.char_indices().nth(MOST_QUOTED) {
+            message.truncate(end);
+            message.push('…');
+        }
         Self::new(HubErrorKind::Malformed, message)
     }
 

@@ -46,7 +46,8 @@ fn tests(packages: &[&str], adapter: &str) -> Call {
     let tests = if cargo(["nextest", "--version"]).probe().is_some() {
         // Of the whole workspace, so that nothing is built again with fewer features.
         let filter: Vec<String> = packages.iter().map(|name| format!("package({name})")).collect();
-        cargo(["nextest", "run", "--workspace", "--no-fail-fast", "--filterset", &filter.join(" | ")])
+        cargo(["nextest", "run", "--workspace", "--no-fail-fast", "--lib", "--bins", "--tests"])
+            .args(["--filterset", &filter.join(" | ")])
     } else {
         cargo(["test", "--tests", "--no-fail-fast"]).args(packages.iter().flat_map(|name| ["-p", name]))
     };

@@ -159,7 +159,7 @@ fn one_call(
             }
             _ => {
                 let mut tokens = 0;
-                ok(kvant_sequence_size(one, &mut tokens, null_mut()));
+                program.count(kvant_sequence_size(one, &mut tokens, null_mut()));
                 assert!(tokens <= 600);
             }
         }

@@ -19,7 +19,7 @@ const MIRI_TESTS: &[[&str; 3]] = &[["-p", "kvant-codec", "--test=memory"], ["-p"
 const FUZZ_TARGETS: &str = "fuzz/fuzz_targets";
 /// Targets that parse files: no number in a file may size memory, so little is allowed.
 const FILE_TARGETS: &[&str] =
-    &["disk", "gguf", "plan", "safetensors", "snapshot", "tokenizer_json", "vocabulary"];
+    &["convert", "disk", "gguf", "hub", "plan", "safetensors", "snapshot", "tokenizer_json", "vocabulary"];
 const FILE_LIMITS: [&str; 2] = ["-rss_limit_mb=512", "-malloc_limit_mb=64"];
 /// Seconds for each target where all are run among other steps.
 const FUZZ_SECONDS: u32 = 20;

@@ -95,8 +95,8 @@ fn of_rows(logits: &Rows, next: &[u32]) -> Result<Vec<f64>, usize> {
 pub(crate) fn nll(logits: &[f32], id: usize) -> f64 {
     let largest = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
     // `max` passes over a NaN, the sum does not.
-    let mass: f64 = logits.iter().map(|&z| (f64::from(z) - largest).exp()).sum();
-    mass.ln() - (f64::from(logits[id]) - largest)
+    let denominator: f64 = logits.iter().map(|&z| (f64::from(z) - largest).exp()).sum();
+    denominator.ln() - (f64::from(logits[id]) - largest)
 }
 
 #[cfg(test)]
@@ -106,9 +106,9 @@ mod tests {
     #[test]
     fn nll_is_minus_log_softmax() {
         let logits = [1.0f32, -2.0, 0.5, 3.0];
-        let mass: f64 = logits.iter().map(|&z| f64::from(z).exp()).sum();
+        let denominator: f64 = logits.iter().map(|&z| f64::from(z).exp()).sum();
         for (id, &z) in logits.iter().enumerate() {
-            assert!((nll(&logits, id) + (f64::from(z).exp() / mass).ln()).abs() < 1e-12);
+            assert!((nll(&logits, id) + (f64::from(z).exp() / denominator).ln()).abs() < 1e-12);
         }
         // Far beyond the range of exp.
         assert!((nll(&[3e4, 3e4], 0) - 2f64.ln()).abs() < 1e-12);

@@ -218,7 +218,7 @@ impl Accumulator {
     }
 
     /// Σ w of a head.
-    pub(crate) fn mass_mut(&mut self, head: usize) -> &mut f32 {
+    pub(crate) fn denominator_mut(&mut self, head: usize) -> &mut f32 {
         &mut self.denominator[head]
     }
 

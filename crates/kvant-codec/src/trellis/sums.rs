@@ -74,9 +74,9 @@ pub(crate) unsafe fn sums<S: Simd>(
                 let next = (h + 1).min(heads - 1);
                 let of = |h: usize| weights.add(h * TRELLIS_TOKENS);
                 let (this, other) = in_scan_order::<S>(of(h), of(next));
-                *sums.mass_mut(first + h) += scan_within::<S>(this, carrying.rho, &mut block, h);
+                *sums.denominator_mut(first + h) += scan_within::<S>(this, carrying.rho, &mut block, h);
                 if next > h {
-                    *sums.mass_mut(first + next) += scan_within::<S>(other, carrying.rho, &mut block, next);
+                    *sums.denominator_mut(first + next) += scan_within::<S>(other, carrying.rho, &mut block, next);
                 }
             }
             for h in 0..heads {

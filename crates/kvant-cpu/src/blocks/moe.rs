@@ -124,6 +124,6 @@ fn sigmoid(x: f32) -> f32 {
 fn softmax(logits: &mut [f32]) {
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     logits.iter_mut().for_each(|x| *x = (*x - largest).exp());
-    let mass: f32 = logits.iter().sum();
-    logits.iter_mut().for_each(|x| *x /= mass);
+    let total: f32 = logits.iter().sum();
+    logits.iter_mut().for_each(|x| *x /= total);
 }

@@ -8,7 +8,7 @@
 //!
 //! All of it in f64, from f32 logits: what a cache changes in them is often less than f32 could sum up.
 
-use super::truth::{Truth, TruthRow, log_mass, top};
+use super::truth::{Truth, TruthRow, log_denominator, top};
 use kvant_model::Rows;
 
 /// What one position shows.
@@ -30,12 +30,12 @@ const LANES: usize = 8;
 impl Comparison {
     /// Compares two rows; `next` is the token that came. Not finite when a row is not fit to be compared.
     pub fn of(truth: &TruthRow<'_>, other: &[f32], next: usize) -> Self {
-        let log_mass = log_mass(other);
+        let log_denominator = log_denominator(other);
         Self {
-            kl: mean_difference(truth, other) + (log_mass - truth.log_mass),
+            kl: mean_difference(truth, other) + (log_denominator - truth.log_denominator),
             agrees: truth.seen.top == top(other),
             reference_nll: truth.seen.nll,
-            nll: log_mass - f64::from(other[next]),
+            nll: log_denominator - f64::from(other[next]),
         }
     }
 
@@ -63,7 +63,7 @@ fn mean_difference(truth: &TruthRow<'_>, other: &[f32]) -> f64 {
             *sum += if weight > 0.0 { weight * (f64::from(z) - f64::from(w)) } else { 0.0 };
         }
     }
-    sums.iter().sum::<f64>() / truth.mass
+    sums.iter().sum::<f64>() / truth.denominator
 }
 
 #[cfg(test)]
@@ -89,8 +89,8 @@ mod tests {
     /// Softmax, logarithm and sum as they are written on paper.
     fn naive(z: &[f32], w: &[f32]) -> f64 {
         let softmax = |logits: &[f32]| -> Vec<f64> {
-            let mass: f64 = logits.iter().map(|&z| f64::from(z).exp()).sum();
-            logits.iter().map(|&z| f64::from(z).exp() / mass).collect()
+            let denominator: f64 = logits.iter().map(|&z| f64::from(z).exp()).sum();
+            logits.iter().map(|&z| f64::from(z).exp() / denominator).collect()
         };
         softmax(z).iter().zip(softmax(w)).map(|(p, q)| p * (p / q).ln()).sum()
     }
@@ -103,8 +103,8 @@ mod tests {
                 let w: Vec<f32> = z.iter().zip(noise(seed + 99, 300, size)).map(|(z, d)| z + d).collect();
                 let (found, expected) = (compare(&z, &w, 7), naive(&z, &w));
                 assert!((found.kl - expected).abs() < 1e-12 + 1e-9 * expected, "{} {expected}", found.kl);
-                let mass: f64 = w.iter().map(|&w| f64::from(w).exp()).sum();
-                assert!((found.nll + (f64::from(w[7]).exp() / mass).ln()).abs() < 1e-9);
+                let denominator: f64 = w.iter().map(|&w| f64::from(w).exp()).sum();
+                assert!((found.nll + (f64::from(w[7]).exp() / denominator).ln()).abs() < 1e-9);
             }
         }
     }

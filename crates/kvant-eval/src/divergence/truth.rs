@@ -14,7 +14,7 @@ pub struct Seen {
 /// Rows of logits as distributions.
 pub struct Truth {
     logits: Rows, // (positions, vocabulary)
-    /// exp(z − largest); divided by `mass` a distribution.
+    /// exp(z − largest); divided by `denominator` a distribution.
     weights: Vec<f64>, // (positions, vocabulary)
     positions: Vec<Position>,
 }
@@ -23,17 +23,17 @@ pub struct Truth {
 struct Position {
     seen: Seen,
     /// Sum of the weights.
-    mass: f64,
+    denominator: f64,
     /// ln Σ exp z.
-    log_mass: f64,
+    log_denominator: f64,
 }
 
 /// One row of a [`Truth`].
 pub struct TruthRow<'t> {
     pub logits: &'t [f32],
     pub weights: &'t [f64],
-    pub mass: f64,
-    pub log_mass: f64,
+    pub denominator: f64,
+    pub log_denominator: f64,
     pub seen: Seen,
 }
 
@@ -43,8 +43,8 @@ impl Seen {
         let mut found = vec![Self::default(); next.len()];
         kvant_threads::for_each_chunk(&mut found, 1, |row, found| {
             let logits = logits.row(row);
-            let (top, log_mass) = (top(logits), log_mass(logits));
-            found[0] = Self { top, nll: log_mass - f64::from(logits[next[row] as usize]) };
+            let (top, log_denominator) = (top(logits), log_denominator(logits));
+            found[0] = Self { top, nll: log_denominator - f64::from(logits[next[row] as usize]) };
         });
         match found.iter().position(|seen| !seen.nll.is_finite()) {
             Some(row) => Err(row),
@@ -65,22 +65,22 @@ impl Truth {
             let (weights, position) = &mut row[0];
             let logits = logits.row(number);
             let largest = f64::from(logits[top(logits)]);
-            let mut mass = 0.0;
+            let mut denominator = 0.0;
             for (weight, &z) in weights.iter_mut().zip(logits) {
                 *weight = (f64::from(z) - largest).exp();
-                mass += *weight;
+                denominator += *weight;
             }
-            **position = Position { seen: seen[number], mass, log_mass: largest + mass.ln() };
+            **position = Position { seen: seen[number], denominator, log_denominator: largest + denominator.ln() };
         });
         Self { logits, weights, positions }
     }
 
     /// One position.
     pub fn row(&self, row: usize) -> TruthRow<'_> {
-        let Position { seen, mass, log_mass } = self.positions[row];
+        let Position { seen, denominator, log_denominator } = self.positions[row];
         let vocabulary = self.logits.width();
         let weights = &self.weights[row * vocabulary..][..vocabulary];
-        TruthRow { logits: self.logits.row(row), weights, mass, log_mass, seen }
+        TruthRow { logits: self.logits.row(row), weights, denominator, log_denominator, seen }
     }
 }
 
@@ -96,8 +96,8 @@ pub fn top(logits: &[f32]) -> usize {
 }
 
 /// ln Σ exp z.
-pub fn log_mass(logits: &[f32]) -> f64 {
+pub fn log_denominator(logits: &[f32]) -> f64 {
     let largest = f64::from(logits[top(logits)]);
-    let mass: f64 = logits.iter().map(|&z| (f64::from(z) - largest).exp()).sum();
-    largest + mass.ln()
+    let denominator: f64 = logits.iter().map(|&z| (f64::from(z) - largest).exp()).sum();
+    largest + denominator.ln()
 }

@@ -30,7 +30,7 @@ var<immediate> a: Arguments;
 var<workgroup> coded: array<f32, VALUE_DIM>;
 // What the sums of splits are multiplied by, 128 splits at a time, and what they weigh; negative where they are in the codec's basis.
 var<workgroup> shares: array<f32, 128>;
-var<workgroup> masses: array<f32, 128>;
+var<workgroup> denominators: array<f32, 128>;
 
 @compute @workgroup_size(128)
 fn main(
@@ -70,31 +70,31 @@ fn main(
     for (var begin = 0u; begin < splits; begin += 128u) {
         let s = begin + thread;
         var share = 0.0;
-        var mass = 0.0;
+        var denominator = 0.0;
         if s < splits {
             let total = partials[base + s * step + 1u];
             if total > 0.0 {
                 share = exp(partials[base + s * step] - top);
-                mass = total * share;
+                denominator = total * share;
                 if MOVED && plan[a.tasks_at + 11u * (first + s) + 8u] == 0u {
                     share = -share;
-                    mass = -mass;
+                    denominator = -denominator;
                 }
             }
         }
         workgroupBarrier();
         shares[thread] = share;
-        masses[thread] = mass;
+        denominators[thread] = denominator;
         workgroupBarrier();
         let end = min(128u, splits - begin);
         // One after another: splits that a query sees nothing of change no sum, nor do those behind the last.
         for (var n = 0u; n < end; n += 16u) {
             //@ u 16
-            let mass$u = masses[n + $uu];
+            let denominator$u = denominators[n + $uu];
             //@
             //@ u 16
-            all += abs(mass$u);
-            in_coded += max(-mass$u, 0.0);
+            all += abs(denominator$u);
+            in_coded += max(-denominator$u, 0.0);
             //@
         }
         //@ i CHANNELS

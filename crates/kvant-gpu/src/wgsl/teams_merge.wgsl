@@ -38,7 +38,7 @@ var<immediate> a: Arguments;
 // where they are in the codec's basis.
 var<workgroup> tops: array<vec4<f32>, 32>;
 var<workgroup> shares: array<f32, 128>;
-var<workgroup> masses: array<f32, 128>;
+var<workgroup> denominators: array<f32, 128>;
 // (channels): sums in the codec's basis and in the model's.
 var<workgroup> coded: array<f32, VALUE_DIM>;
 var<workgroup> exact: array<f32, VALUE_DIM>;
@@ -71,7 +71,7 @@ fn main(
     let channel = min(thread, VALUE_DIM - 1u);
     // The first splits' sums and this thread's part of the change of basis.
     let score = partials[base + min(thread, splits - 1u) * STEP];
-    let mass = partials[base + min(thread, splits - 1u) * STEP + 1u];
+    let denominator = partials[base + min(thread, splits - 1u) * STEP + 1u];
     var form = 1u;
     if MOVED {
         form = plan[a.tasks_at + 11u * (first + min(thread, splits - 1u)) + 8u];
@@ -83,7 +83,7 @@ fn main(
     let f$j = finish[finish_at + (CHANNELS * slice + $ju) * VALUE_DIM + output];
     //@
     var own = NONE;
-    if thread < splits && mass > 0.0 {
+    if thread < splits && denominator > 0.0 {
         own = score;
     }
     for (var s = 128u + thread; s < splits; s += 128u) {
@@ -111,18 +111,18 @@ fn main(
         var weight = 0.0;
         if s < splits {
             var s_top = score;
-            var s_mass = mass;
+            var s_denominator = denominator;
             var s_form = form;
             if begin > 0u {
                 s_top = partials[base + s * STEP];
-                s_mass = partials[base + s * STEP + 1u];
+                s_denominator = partials[base + s * STEP + 1u];
                 if MOVED {
                     s_form = plan[a.tasks_at + 11u * (first + s) + 8u];
                 }
             }
-            if s_mass > 0.0 {
+            if s_denominator > 0.0 {
                 share = exp(s_top - top);
-                weight = s_mass * share;
+                weight = s_denominator * share;
                 if MOVED && s_form == 0u {
                     share = -share;
                     weight = -weight;
@@ -133,7 +133,7 @@ fn main(
             workgroupBarrier();
         }
         shares[thread] = share;
-        masses[thread] = weight;
+        denominators[thread] = weight;
         workgroupBarrier();
         let end = min(128u, splits - begin);
         // One after another: splits that a query sees nothing of change no sum, nor do those behind the last.
@@ -146,11 +146,11 @@ fn main(
             //@ u AHEAD
             {
                 let by = shares[n + $uu];
-                let of_mass = masses[n + $uu];
+                let of_split = denominators[n + $uu];
                 sum = fma(v$u, max(by, 0.0), sum);
                 sum_coded = fma(v$u, max(-by, 0.0), sum_coded);
-                all += abs(of_mass);
-                in_coded += max(-of_mass, 0.0);
+                all += abs(of_split);
+                in_coded += max(-of_split, 0.0);
             }
             //@
         }

@@ -6,6 +6,8 @@ use kvant_hub::{Hub, ModelName};
 use serde_json::{Value, json};
 use std::sync::Mutex;
 
+const FILES: [(&str, usize); 3] = [("config.json", 20), ("model.safetensors", 30), ("m-Q4_0.gguf", 12)];
+
 /// What takes the place of a part of an answer.
 fn odd() -> Vec<Value> {
     let long = "a/".repeat(3000);
@@ -68,22 +70,25 @@ fn nonsense_is_an_error_and_stays_in_the_folder() {
         let mut numbers = numbers.lock().unwrap();
         if !request.path.starts_with("/api/") {
             let body = vec![b'x'; numbers.below(40)];
-            return match numbers.below(4) {
+            // As long as was promised, or not.
+            let promised = FILES.into_iter().find(|(name, _)| request.path.ends_with(name));
+            return match numbers.below(8) {
                 0 => Reply::status([204, 206, 301, 416, 429, 503][numbers.below(6)]),
                 1 => Reply::ok(body).with("Content-Range", "bytes 5-3/2"),
                 2 => Reply::ok(body).with("x-linked-size", "18446744073709551615"),
-                _ => Reply::ok(body),
+                3 => Reply::ok(body),
+                _ => Reply::ok(vec![b'x'; promised.map_or(0, |(_, size)| size)]),
             };
         }
         let mut answer = json!({
             "sha": COMMIT,
             "siblings": [
-                {"rfilename": "config.json", "size": 20},
-                {"rfilename": "model.safetensors", "size": 30, "lfs": {"sha256": "00", "size": 30}},
-                {"rfilename": "m-Q4_0.gguf", "size": 12},
+                {"rfilename": FILES[0].0, "size": FILES[0].1},
+                {"rfilename": FILES[1].0, "size": FILES[1].1, "lfs": {"sha256": "00", "size": FILES[1].1}},
+                {"rfilename": FILES[2].0, "size": FILES[2].1},
             ],
         });
-        (0..1 + numbers.below(2)).for_each(|_| spoil(&mut answer, &mut numbers));
+        (0..numbers.below(3)).for_each(|_| spoil(&mut answer, &mut numbers));
         let mut text = answer.to_string();
         if numbers.below(10) == 0 {
             let cut = numbers.below(text.len());

@@ -193,9 +193,10 @@ def pulls():
     shutil.rmtree(models)
     for turn in range(kills):
         running += killed(1.1 * took, "pull", "org/repo:m.gguf")
-        for found in models.rglob("m.gguf"):
-            lost(found.read_bytes() == Hub.content, f"{found}: half a model under its name")
-            whole += 1
+        found = list(models.rglob("m.gguf"))
+        lost(all(path.read_bytes() == Hub.content for path in found), f"{found}: half a model under its name")
+        whole += bool(found)
+        if found:
             shutil.rmtree(models)
         if turn % 4 == 3 and models.exists():
             path = well("pull", "org/repo:m.gguf").strip()

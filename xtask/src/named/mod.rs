@@ -74,7 +74,13 @@ pub const NAMED: &[Named] = &[
         about: "every fuzz target for a short while",
         covers: || {
             let mut folders = crates(&["kvant-codec", "kvant-cache", "kvant-model", "kvant-text"]);
-            folders.extend(crates(&["kvant-engine", "kvant-server", "kvant-hub", "kvant-convert", "kvant-capi"]));
+            folders.extend(crates(&[
+                "kvant-engine",
+                "kvant-server",
+                "kvant-hub",
+                "kvant-convert",
+                "kvant-capi",
+            ]));
             folders.push("fuzz".to_string());
             folders
         },

@@ -76,7 +76,8 @@ pub(crate) unsafe fn sums<S: Simd>(
                 let (this, other) = in_scan_order::<S>(of(h), of(next));
                 *sums.denominator_mut(first + h) += scan_within::<S>(this, carrying.rho, &mut block, h);
                 if next > h {
-                    *sums.denominator_mut(first + next) += scan_within::<S>(other, carrying.rho, &mut block, next);
+                    *sums.denominator_mut(first + next) +=
+                        scan_within::<S>(other, carrying.rho, &mut block, next);
                 }
             }
             for h in 0..heads {

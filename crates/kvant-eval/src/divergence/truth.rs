@@ -70,7 +70,8 @@ impl Truth {
                 *weight = (f64::from(z) - largest).exp();
                 denominator += *weight;
             }
-            **position = Position { seen: seen[number], denominator, log_denominator: largest + denominator.ln() };
+            **position =
+                Position { seen: seen[number], denominator, log_denominator: largest + denominator.ln() };
         });
         Self { logits, weights, positions }
     }

@@ -186,6 +186,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
 def pulls():
     """A model that appears is whole, and a pull goes on where the killed one stopped."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    server.handle_error = lambda *_: None
     threading.Thread(target=server.serve_forever, daemon=True).start()
     environment["HF_ENDPOINT"] = f"http://127.0.0.1:{server.server_port}"
     took = seconds("pull", "org/repo:m.gguf")

@@ -42,7 +42,8 @@ fn cache(numbers: &mut Numbers<'_>) -> Option<*mut KvantCache> {
         layers: layers.as_ptr(),
         layer_count: LAYERS,
         capacity: numbers.pick(&[0, 300, usize::MAX]),
-        memory: numbers.pick(&[0, 0, 40_000]),
+        // Without a bound a pass of endless tokens is given the machine's memory, as it was asked.
+        memory: numbers.pick(&[1 << 20, 1 << 20, 40_000]),
         pool: null(),
     };
     let mut cache = null_mut();
@@ -53,7 +54,7 @@ fn cache(numbers: &mut Numbers<'_>) -> Option<*mut KvantCache> {
 fuzz_target!(|input: &[u8]| {
     let mut numbers = Numbers(input);
     let Some(cache) = cache(&mut numbers) else { return };
-    let (mut sequences, mut begun) = (Vec::new(), None);
+    let (mut sequences, mut begun) = (Vec::<*mut KvantSequence>::new(), None);
     while !numbers.is_empty() {
         let (kind, which) = (numbers.below(9), numbers.below(8));
         let (one, mut made) = (sequences.get(which % sequences.len().max(1)).copied(), null_mut());

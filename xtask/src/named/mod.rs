@@ -263,7 +263,7 @@ const SPECULATION_CASES: &str = "2400";
 
 /// Sessions, batches and prefixes of tiny models whose proposals come from a guesser, from the text, a draft model and heads.
 fn speculation() -> Outcome {
-    let tests = cargo(["test", "-p", "kvant-engine", "--test", "speculation"]);
+    let tests = cargo(["test", "--workspace", "--test", "speculation"]);
     tests.env("KVANT_SPECULATION_CASES", SPECULATION_CASES).run()
 }
 

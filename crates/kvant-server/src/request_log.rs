@@ -12,10 +12,13 @@ use axum::http::HeaderValue;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use tracing::{Span, debug, info, info_span};
+use tracing::{Id, Span, debug, info, info_span};
 
 /// What is asked for again and again by those who watch, and not worth a line.
 const QUIET: [&str; 3] = ["/health", "/metrics", "/v1/kv"];
+
+/// What filters of the log know the line by.
+const TARGET: &str = "kvant_server";
 
 /// Letters of a path.
 const PATH_LETTERS: usize = 256;
@@ -40,6 +43,7 @@ struct Facts {
 
 /// A request on its way.
 pub struct RequestLog {
+    id: u64,
     span: Span,
     method: String,
     path: String,
@@ -53,11 +57,10 @@ impl RequestLog {
         /// Requests so far.
         static COUNT: AtomicU64 = AtomicU64::new(1);
         let (method, path) = (method.to_owned(), path.chars().take(PATH_LETTERS).collect::<String>());
-        let span = match QUIET.contains(&path.as_str()) {
-            true => Span::none(),
-            false => info_span!("request", id = COUNT.fetch_add(1, Ordering::Relaxed), method, path),
-        };
-        Self { span, method, path, arrived: Instant::now(), notes, facts: Mutex::default() }
+        let quiet = QUIET.contains(&path.as_str());
+        let id = if quiet { 0 } else { COUNT.fetch_add(1, Ordering::Relaxed) };
+        let span = if quiet { Span::none() } else { info_span!("request", id, method, path) };
+        Self { id, span, method, path, arrived: Instant::now(), notes, facts: Mutex::default() }
     }
 
     /// What the request is worked on in.
@@ -126,6 +129,11 @@ impl Facts {
     }
 }
 
+/// To one part of `parts`.
+fn rounded(number: f64, parts: f64) -> f64 {
+    (number * parts).round() / parts
+}
+
 impl Drop for RequestLog {
     fn drop(&mut self) {
         let (facts, total) = (self.facts().clone(), self.arrived.elapsed());
@@ -136,8 +144,11 @@ impl Drop for RequestLog {
         }
         let listed =
             |header: Option<HeaderValue>| header.and_then(|names| names.to_str().ok().map(str::to_owned));
+        // Outside the span, whose fields it repeats: the line is read by people, and its keys by programs.
         info!(
-            parent: &self.span,
+            target: TARGET,
+            parent: None::<Id>,
+            id = self.id,
             method,
             path,
             status = facts.status,
@@ -146,9 +157,9 @@ impl Drop for RequestLog {
             prompt_tokens = facts.prompt,
             cached_tokens = facts.cached,
             completion_tokens = facts.generated,
-            time_to_first_token_seconds = facts.first.map(|time| time.as_secs_f64()),
-            tokens_per_second = facts.rate(),
-            total_seconds = total.as_secs_f64(),
+            time_to_first_token_seconds = facts.first.map(|time| rounded(time.as_secs_f64(), 1e4)),
+            tokens_per_second = facts.rate().map(|rate| rounded(rate, 10.0)),
+            total_seconds = rounded(total.as_secs_f64(), 1e4),
             ignored = listed(self.notes.header()),
             stripped = listed(self.notes.stripped_header()),
             error = facts.error,
@@ -202,7 +213,13 @@ mod tests {
         ] {
             assert_eq!(line[name], value, "{name} of {line}");
         }
-        assert!(line["total_seconds"].is_f64() && line["span"]["name"] == "request", "{line}");
+        assert!(line["total_seconds"].is_f64() && line["id"].is_u64() && line["span"].is_null(), "{line}");
+    }
+
+    #[test]
+    fn times_are_rounded_for_people() {
+        assert_eq!(rounded(0.236_636_382, 1e4), 0.2366);
+        assert_eq!(rounded(54.867, 10.0), 54.9);
     }
 
     #[test]

@@ -48,7 +48,7 @@ fn doctor_names_the_kernels_and_complains_in_words() {
     {
         assert!(text.contains(words), "{words}: {text}");
     }
-    let asked = home.run(&["doctor", "-m", &model, "--kv", "int8"]).ok();
+    let asked = home.run(&["doctor", &model, "--kv", "int8"]).ok();
     assert!(asked.contains("int8, asked for; the family's own is int4"), "{asked}");
     let output = home.command(&["doctor"]).env("KVANT_SIMD", "scalar").output().unwrap();
     let forced = String::from_utf8(output.stdout).unwrap();

@@ -70,7 +70,7 @@ fn a_server_answers_as_run_does_and_ends_when_told() {
         let line =
             said.lines().find(|line| line.contains("path=\"/v1/chat/completions\" status=200")).expect(&said);
         for words in [
-            "INFO request{id=1 method=\"POST\"",
+            "INFO kvant_server: request id=1 method=\"POST\" path=",
             "model=\"model\"",
             "prompt_tokens=",
             "cached_tokens=0",

@@ -27,7 +27,11 @@ use std::io::Write;
 #[derive(Args)]
 pub struct Doctor {
     /// Check this model too: a file, a folder or the name of a model in the cache
-    #[arg(short, long)]
+    #[arg(value_name = "MODEL", conflicts_with = "model")]
+    named: Option<String>,
+
+    /// The same as MODEL
+    #[arg(short, long, value_name = "MODEL")]
     model: Option<String>,
 
     /// The KV cache to check [default: the model's plan, or its family's default]
@@ -45,7 +49,8 @@ pub struct Doctor {
 impl Doctor {
     pub fn execute(self) -> Result<(), Failure> {
         // A mistyped model is said before anything else.
-        let checkpoint = self.model.map(|model| self.rope.open(open::find(&model)?)).transpose()?;
+        let model = self.named.or(self.model);
+        let checkpoint = model.map(|model| self.rope.open(open::find(&model)?)).transpose()?;
         let mut out = crate::shown::stdout();
         let mut complaints = Vec::new();
         let tier = machine(&mut out, &mut complaints)?;

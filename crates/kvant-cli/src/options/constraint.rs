@@ -25,6 +25,9 @@ pub struct ConstraintOptions {
     format: Option<String>,
 }
 
+/// What Ollama means by the format `json`: an object, not any value.
+const ANY_OBJECT: &str = r#"{"type": "object"}"#;
+
 /// A schema or grammar, read and not yet compiled.
 #[derive(Clone)]
 pub enum Bound {
@@ -35,8 +38,8 @@ pub enum Bound {
 impl ConstraintOptions {
     /// What was asked for, read from its file where it names one.
     pub fn bound(&self) -> Result<Option<Bound>, Failure> {
-        let any = self.format.as_deref().map(|format| if format == "json" { "{}" } else { format });
-        if let Some(schema) = self.json_schema.as_deref().or(any) {
+        let format = self.format.as_deref().map(|format| if format == "json" { ANY_OBJECT } else { format });
+        if let Some(schema) = self.json_schema.as_deref().or(format) {
             let text = text_of_flag(schema)?;
             let value: Value = serde_json::from_str(&text).map_err(|e| {
                 Failure::new(format!("--json-schema: neither an existing file nor valid JSON: {e}"))

@@ -2,7 +2,7 @@
 #![no_main]
 
 #[path = "../../crates/kvant-hub/tests/hub/http_double.rs"]
-#[allow(dead_code, reason = "the hub's tests use the rest")]
+#[expect(dead_code, reason = "the hub's tests use the rest")]
 mod http_double;
 
 use http_double::{Double, Reply};

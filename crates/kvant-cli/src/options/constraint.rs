@@ -20,13 +20,10 @@ pub struct ConstraintOptions {
     #[arg(long, value_name = "GRAMMAR", alias = "grammar-file")]
     grammar: Option<String>,
 
-    /// The same as --json-schema, as Ollama calls it; json for any JSON
+    /// The same as --json-schema, as Ollama calls it; json for any object
     #[arg(long, value_name = "FORMAT", hide = true, conflicts_with_all = ["grammar", "json_schema"])]
     format: Option<String>,
 }
-
-/// What Ollama means by the format `json`: an object, not any value.
-const ANY_OBJECT: &str = r#"{"type": "object"}"#;
 
 /// A schema or grammar, read and not yet compiled.
 #[derive(Clone)]
@@ -38,8 +35,10 @@ pub enum Bound {
 impl ConstraintOptions {
     /// What was asked for, read from its file where it names one.
     pub fn bound(&self) -> Result<Option<Bound>, Failure> {
-        let format = self.format.as_deref().map(|format| if format == "json" { ANY_OBJECT } else { format });
-        if let Some(schema) = self.json_schema.as_deref().or(format) {
+        if self.format.as_deref() == Some("json") {
+            return Ok(Some(Bound::Grammar(Grammar::json_object())));
+        }
+        if let Some(schema) = self.json_schema.as_ref().or(self.format.as_ref()) {
             let text = text_of_flag(schema)?;
             let value: Value = serde_json::from_str(&text).map_err(|e| {
                 Failure::new(format!("--json-schema: neither an existing file nor valid JSON: {e}"))

@@ -13,10 +13,10 @@ class Case:
     pages of 128 tokens) or f16."""
 
     def __init__(self, positions, kv_heads, group, d, codec="int4", sinks=4, recent=0, window=None, cap=None, logits=False, streaming=False,
-                 hard=False, split=None, tokens=1, dev="cuda", seed=0):
+                 hard=False, split=None, tokens=1, dev="cuda", seed=0, floor=0.0):
         g = torch.Generator(device=dev).manual_seed(seed)
         rand = lambda *shape: torch.randn(*shape, generator=g, device=dev).half()
-        self.d, self.group, self.kv_heads, self.rows, self.codec, self.cap = d, group, kv_heads, len(positions) * tokens, codec, cap
+        self.d, self.group, self.kv_heads, self.rows, self.codec, self.cap, self.floor = d, group, kv_heads, len(positions) * tokens, codec, cap, floor
         self.scale, self.dev, self.seats = 1 / math.sqrt(d), dev, len(positions)
         queries = [(p + i, seat) for seat, p in enumerate(positions) for i in range(tokens)]
         values = [max(p - sinks - recent, 0) // P.PAGE for p, _ in queries]  # pages whose values are codes
@@ -104,9 +104,9 @@ class Case:
         tiles = self.tiles if items is None else 1
         items = self.items if items is None else items
         s, cap = (self.scale * LOG2_E, 0.0) if not self.cap else (2 * LOG2_E * self.scale / self.cap, self.cap * LOG2_E)
-        return pack("12Q9i2f4i4x3Q", self.memory.bytes, self.table, self.exact, items, self.own, self.q, self.q_sinks,
+        return pack("12Q9i2f4if3Q", self.memory.bytes, self.table, self.exact, items, self.own, self.q, self.q_sinks,
                     self.part_o, self.part_ml, self.signs, self.logits, self.out, len(items), self.rows, self.kv_heads, self.group,
-                    tiles - 1, self.table_stride, self.exact_stride, *divmod(grid, self.kv_heads * tiles), s, cap, 0, 0, 0, 0,
+                    tiles - 1, self.table_stride, self.exact_stride, *divmod(grid, self.kv_heads * tiles), s, cap, 0, 0, 0, 0, self.floor,
                     self.q_closed, self.q_bias, self.widths)
 
     def append(self, kernels, pdl):
@@ -114,8 +114,8 @@ class Case:
         heads = self.kv_heads * self.group
         if self.projected is None or self.projected.shape[0] != self.rows:
             self.projected = torch.cat([self.q.float(), torch.zeros(self.rows, 2 * self.kv_heads, self.d, device=self.dev)], 1)
-        own = pack("11Q11i4f", self.projected, None, None, None, None, None, self.q, self.memory.bytes, self.exact, None, self.refused, heads, self.kv_heads,
-                   self.exact_stride, 0, 0, 0, (heads + 2 * self.kv_heads) * self.d, self.d, self.d, heads * self.d, (heads + self.kv_heads) * self.d, 0.0, 0.0, 0.0, 1.0)
+        own = pack("11Q11i4f2i", self.projected, None, None, None, None, None, self.q, self.memory.bytes, self.exact, None, self.refused, heads, self.kv_heads,
+                   self.exact_stride, 0, 0, 0, (heads + 2 * self.kv_heads) * self.d, self.d, self.d, heads * self.d, (heads + self.kv_heads) * self.d, 0.0, 0.0, 0.0, 1.0, 0, 0)
         if self.kernel == "klt":
             return kernels.launch(f"append_klt_d{self.d}", (self.rows, heads), 4 * self.d, own + pack("3Q", self.q_closed, self.q_bias, self.bases), pdl)
         kernels.launch(f"append_d{self.d}", (self.rows, heads), -(-self.d // 32) * 32, own, pdl)
@@ -133,10 +133,10 @@ class Case:
             kernels.launch(f"attend_tile_{self.kernel}_d{self.d}", own, 384, self.params(own, self.wide), pdl_main)
         kernels.launch(name, grid, 128, params, pdl_main or append)
         if reduce:
-            if self.wide is not None:
-                kernels.launch(f"reduce_many_d{self.d}", -(-self.rows * self.kv_heads * self.group // 8), 256, params, pdl_reduce)
+            if self.wide is not None and kernels.has(f"reduce_many_d{self.d}"):
+                kernels.launch(f"reduce_many_d{self.d}", -(-self.rows * self.kv_heads * self.group // 8), 256, params + pack("2i", 0, 0), pdl_reduce)
                 return self.out
-            kernels.launch(f"reduce_d{self.d}", self.rows * self.kv_heads * self.group, 256, params, pdl_reduce)
+            kernels.launch(f"reduce_d{self.d}", self.rows * self.kv_heads * self.group, 256, params + pack("2i", 0, 0), pdl_reduce)
         return self.out
 
     def parts(self, kv):

@@ -95,9 +95,9 @@ class LatentCase:
         columns = self.tile * self.heads
         mt = mt or (1 if columns <= 16 else 2 if columns <= 32 else 4)
         tiles = -(-columns // (16 * mt))
-        params = pack("11Q11if", self.memory.bytes, self.table, self.exact, self.items, self.own, self.q, self.q_closed, self.part_o, self.part_ml, self.signs,
+        params = pack("11Q11i2f", self.memory.bytes, self.table, self.exact, self.items, self.own, self.q, self.q_closed, self.part_o, self.part_ml, self.signs,
                       self.out, self.n_items, self.heads, self.latent, self.rotated, self.table_stride, self.exact_stride, *self.bits, SINK_PAGE, tiles, 1,
-                      self.scale * LOG2_E)
+                      self.scale * LOG2_E, 0.0)
         kernels.launch(f"attend_latent_m{mt}", self.n_items * tiles, 256, params, early)
         kernels.launch("reduce_latent", (self.rows, self.heads), 512, params, True)
         return self.out

@@ -1,12 +1,17 @@
-//! Where the time of a prompt's chunk and of a decode step goes on a card, kernel by kernel: the shape of Llama 3 8B, weights that mean nothing.
+//! Where the time of a prompt's chunk and of a decode step goes on a card, kernel by kernel: the shape of Llama 3 8B or of a model that
+//! `kvant synth --like` knows, weights that mean nothing.
 //!
 //!     profile [contexts, such as 0,4096,32768] [policy] [tokens of a chunk] [sequences of 4,096 that decode together, such as 8,64]
+//!             [model, such as qwen3.6-27b] [its layers] [weights: q4_0, q8_0, q4_k, mxfp4]
+//!
+//! A model with recurrent state has no contexts but 0: its pages alone are no state.
 
 mod shape;
 
 use kvant_attention::KvCache;
 use kvant_cache::Policy;
 use kvant_cuda::{CudaBackend, CudaGpu, ProfileRow, WeightType};
+use kvant_model::synth::Known;
 use kvant_model::{Checkpoint, Chunk, DType, Model, Pass};
 use shape::{Noise, Wanted, llama_3, open_card, report, steps, streams, with_all_processors};
 use std::time::Instant;
@@ -46,6 +51,21 @@ fn decode(model: &Model, card: &CudaGpu, policy: &Policy, caches: &mut [KvCache]
     Ok(())
 }
 
+/// The shape of a known model, with so many layers of its own; of Llama 3 8B where none is named.
+fn config(name: &str, layers: Option<usize>) -> Result<serde_json::Value> {
+    if name.is_empty() {
+        return Ok(llama_3(false));
+    }
+    let mut config = Known::named(name).ok_or_else(|| format!("no model {name}"))?.config();
+    if let Some(layers) = layers {
+        config["num_hidden_layers"] = layers.into();
+        if let Some(kinds) = config.get_mut("layer_types").and_then(|kinds| kinds.as_array_mut()) {
+            kinds.truncate(layers);
+        }
+    }
+    Ok(config)
+}
+
 fn main() -> Result<()> {
     with_all_processors(run)
 }
@@ -59,12 +79,18 @@ fn run() -> Result<()> {
     let batches = arguments.next().unwrap_or_default();
     let batches = batches.split(',').filter(|n| !n.is_empty()).map(str::parse);
     let batches: Vec<usize> = batches.collect::<std::result::Result<_, _>>()?;
+    let name = arguments.next().unwrap_or_default();
+    let config = config(&name, arguments.next().map(|n| n.parse()).transpose()?)?;
+    let weights = match arguments.next().as_deref() {
+        None | Some("q4_0") => WeightType::Q4_0,
+        Some("q8_0") => WeightType::Q8_0,
+        Some("q4_k") => WeightType::Q4K,
+        Some("mxfp4") => WeightType::Mxfp4,
+        Some(other) => return Err(format!("no weights of type {other}").into()),
+    };
     let Some(card) = open_card() else { return Ok(()) };
     let backend = CudaBackend::new(&card)?;
-    let model = Model::load(
-        &Noise(&backend, WeightType::Q4_0),
-        &Checkpoint::from_config(llama_3(false), DType::Q4_0)?,
-    )?;
+    let model = Model::load(&Noise(&backend, weights), &Checkpoint::from_config(config, DType::Q4_0)?)?;
     for context in contexts {
         let mut caches = streams(&model, &backend, &policy, (1, context))?;
         let Some(mut cache) = caches.pop() else { continue };

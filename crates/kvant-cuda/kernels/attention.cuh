@@ -51,6 +51,7 @@ struct AttentionParams {
     float scale;                 // scores to log2 units; with a soft cap c: 2 log2(e) / c times the softmax scale
     float cap;                   // c log2(e), or zero
     int zero[4];                 // zeros that the compiler cannot see
+    float floor;                 // log2 of the weight below which a page's values are left out (--sparse-v); 0: none are
     // Keys in a basis of their own (klt), else null:
     const u16* q_closed;         // (rows, heads, D) f16: queries as they meet closed pages
     const float* q_bias;         // (rows, heads): their products with the mean of the closed keys
@@ -106,6 +107,15 @@ struct State {
             m[n][0] = m[n][1] = MINUS_INFINITY;
             l[n][0] = l[n][1] = 0.f;
         }
+    }
+    // Columns that are padding get a maximum that no score comes near, so that they need no values either.
+    template <bool MANY>
+    DEVICE void silence(const Split<MANY>& split, int tile, const int4& rows, int lane) {
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int j = 0; j < 2; j++)
+                if (!split.has(tile * N * HEADS + n * HEADS + lane % 4 * 2 + j, rows.y)) m[n][j] = 1e30f;
     }
     // The new maximum over all rows of both columns, and everything relative to it.
     DEVICE void raise(int n, float x0, float x1) {
@@ -176,6 +186,14 @@ struct Sharing<WARPS> {
     }
 };
 
+// Whether the values of a page, whose scores' largest in this lane's rows is `own`, are left out for a column: none of its tokens has 2^floor of the
+// largest weight so far. All lanes of a column say the same.
+DEVICE bool is_left_out(float own, float m, float floor) {
+#pragma unroll
+    for (int o = 4; o < 32; o *= 2) own = fmaxf(own, __shfl_xor_sync(~0u, own, o));
+    return own - m < floor;
+}
+
 struct Rows {  // of 16 exact rows, as the first query sees them: begin..end, and by how much both move from query to query
     int begin, end;
     bool moving;
@@ -185,7 +203,7 @@ struct Rows {  // of 16 exact rows, as the first query sees them: begin..end, an
 // `Load` reads; `q(n, i)` is word i of the queries of column tile n.
 template <int D, Cap CAP, int SHARE, int N, bool MANY, class Load>
 DEVICE void attend_exact(State<D, N>& st, Load keys, Load values, const u32 (&q)[N][D / 8], const Rows& rows, const Columns<N, MANY>& columns,
-                         Sharing<SHARE>& sharing, int lane, float scale, float cap) {
+                         Sharing<SHARE>& sharing, int lane, float scale, float cap, float floor) {
     const int g = lane / 4;
     float s[N][4] = {};
     uint4 k[D / 16], v[D / 16];
@@ -201,6 +219,7 @@ DEVICE void attend_exact(State<D, N>& st, Load keys, Load values, const u32 (&q)
         for (int n = 0; n < N; n++) mma16816(s[n], k[i].x, k[i].y, k[i].z, k[i].w, q[n][2 * i], q[n][2 * i + 1]);
     if (SHARE > 1) sharing.add_up(s[0]);
     u32 p[N][2];
+    bool left_out = floor != 0.f;
 #pragma unroll
     for (int n = 0; n < N; n++) {
 #pragma unroll
@@ -211,6 +230,14 @@ DEVICE void attend_exact(State<D, N>& st, Load keys, Load values, const u32 (&q)
             s[n][j] = is_capped<CAP>(cap) ? soft_cap(s[n][j] * scale, cap) : s[n][j] * scale;
             if (token < begin || token >= end) s[n][j] = MINUS_INFINITY;
         }
+        if (floor != 0.f) {
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                const bool out = is_left_out(fmaxf(s[n][j], s[n][2 + j]), st.m[n][j], floor);
+                if (out) s[n][j] = s[n][2 + j] = MINUS_INFINITY;
+                left_out &= out;
+            }
+        }
         const float x0 = fmaxf(st.m[n][0], fmaxf(s[n][0], s[n][2])), x1 = fmaxf(st.m[n][1], fmaxf(s[n][1], s[n][3]));
         if (__any_sync(~0u, x0 > st.m[n][0] || x1 > st.m[n][1])) st.raise(n, x0, x1);
         float e[4];
@@ -219,6 +246,7 @@ DEVICE void attend_exact(State<D, N>& st, Load keys, Load values, const u32 (&q)
         st.l[n][0] += e[0] + e[2], st.l[n][1] += e[1] + e[3];
         p[n][0] = transpose8x8(pack_f16x2(e[0], e[1])), p[n][1] = transpose8x8(pack_f16x2(e[2], e[3]));
     }
+    if (floor != 0.f && __ballot_sync(~0u, !left_out) == 0) return;
 #pragma unroll
     for (int mt = 0; mt < D / 16; mt++) {
         if (!Load::EAGER) v[mt] = values(mt);
@@ -347,7 +375,7 @@ DEVICE void attend_exact_rows(State<D, N>& st, const AttentionParams& p, const Q
         const int at = (sink ? n : n % 4) * P::TILE + (SHARE > 1 ? warp * (P::TILE / SHARE) : 0) + lane * 16;
         const Load keys{half_page(p.pages, entry.x) + at}, values{half_page(p.pages, entry.y) + at};
         if (p.q_sinks && turned != sink) load_query<D, SHARE, N, MANY>(q, sink ? p.q_sinks : p.q, p, split, item.rows, kv, tile, lane, warp), turned = sink;
-        attend_exact<D, CAP>(st, keys, values, q, rows, columns, sharing, lane, p.scale, p.cap);
+        attend_exact<D, CAP>(st, keys, values, q, rows, columns, sharing, lane, p.scale, p.cap, 0.f);
     }
 }
 

@@ -4,7 +4,7 @@ template <int D>
 using K8V4Codec = PackedCodec<D, 8, 4>;
 ATTEND(attend_k8v4_d128, 128, PLAIN, K8V4Codec<128>, 2, 1, false, 2, 2)
 ATTEND(attend_k8v4_cap_d128, 128, CAPPED, K8V4Codec<128>, 2, 1, false, 2, 2)
-ATTEND(attend_many_k8v4_d128, 128, EITHER, K8V4Codec<128>, 2, 2, true, 1, 1)
+ATTEND(attend_many_k8v4_d128, 128, EITHER, K8V4Codec<128>, 2, 2, true, 2, 1)
 ATTEND(attend_k8v4_d64, 64, PLAIN, K8V4Codec<64>, 3, 1, false, 1, 2)
 ATTEND(attend_k8v4_cap_d64, 64, CAPPED, K8V4Codec<64>, 3, 1, false, 1, 2)
 ATTEND(attend_many_k8v4_d64, 64, EITHER, K8V4Codec<64>, 3, 2, true, 1, 2)

@@ -313,7 +313,20 @@ struct TileConsumer {
             for (int i = 0; i < 32; i++)
                 if (i / 4 * 8 + 2 * t + i % 2 < hidden + (moved >> i / 2 % 2 * 16 & 0xffff)) s[i] = MINUS_INFINITY;
         }
+        if (p.floor != 0.f) leave_out(lo, hi);
         soften(lo, hi);
+    }
+    // Takes scores of rows whose values are left out from the softmax, as PageScores does.
+    DEVICE void leave_out(float lo, float hi) {
+#pragma unroll
+        for (int row = 0; row < 2; row++) {
+            float x = MINUS_INFINITY;
+#pragma unroll
+            for (int i = 0; i < 16; i++) x = fmaxf(x, fmaf(s[i / 2 * 4 + 2 * row + i % 2], i / 2 % 2 ? hi : lo, b[row]));
+            x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
+            x = fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+            if (x - m[row] < p.floor) b[row] = MINUS_INFINITY;
+        }
     }
     // Starts acc += weights under the tokens' scales x values, of the page in this stage.
     DEVICE void start_sums(int of) {

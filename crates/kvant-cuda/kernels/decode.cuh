@@ -135,6 +135,7 @@ DEVICE void decode(const AttentionParams& p) {
         State<D, N> st;
         st.clear();
         const bool closed = item.closed();
+        if (p.floor != 0.f && closed) st.silence(split, tile, item.rows, lane);
         if (closed) {
             int hidden = item.seen.x - first_of<C>(warp) * (PAGE_TOKENS / C::UNITS);
 #pragma unroll 1
@@ -193,7 +194,7 @@ struct ExactCodec {
         const FromShared keys{stage + lane * 16}, values{stage + OWN + lane * 16};
         u32 q[N][D / 8];
         hold(q, query);
-        attend_exact<D, CAP>(st, keys, values, q, Rows{hidden, P::TOKENS, MANY}, columns, sharing, lane, p.scale, p.cap);
+        attend_exact<D, CAP>(st, keys, values, q, Rows{hidden, P::TOKENS, MANY}, columns, sharing, lane, p.scale, p.cap, p.floor);
     }
 };
 

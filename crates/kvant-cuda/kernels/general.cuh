@@ -40,7 +40,7 @@ struct GeneralParams {
     int unit, key_pages, value_pages;                  // tokens of a unit; units of a page
     int tile_units;
     float scale, cap;                                  // as AttentionParams has them
-    float floor;                                       // log2 of the weight below which a tile's values are left out
+    float floor;                                       // log2 of the weight below which a tile's values are left out (--sparse-v); 0: none are
 };
 
 template <int MT>
@@ -124,10 +124,10 @@ struct GeneralState {
                 for (int j = 0; j < 4; j++) acc[mt][nt][j] = 0.f;
     }
 
-    // The tiles and the queries are complete. `seen(row)` says which tokens the query of a row sees: begin and end.
+    // The tiles and the queries are complete. `seen(row)` says which tokens the query of a row sees: begin and end. `sparse`: values may be left out.
     template <class Seen>
     DEVICE void attend(GeneralShared<MT>& shared, const GeneralParams& p, const GeneralTile& q, const GeneralTile& keys, const GeneralTile& values, int key_width,
-                       Seen seen, int warp, int lane) {
+                       Seen seen, bool sparse, int warp, int lane) {
         const int g = lane / 4, t = lane % 4;
         {
             float s[MT][4] = {};
@@ -158,7 +158,7 @@ struct GeneralState {
         for (int i = 0; i < 2 * MT; i++) {
             const int row = warp + GENERAL_WARPS * i;
             const int2 view = seen(row);
-            float x[2], top = m[i];
+            float x[2], top = MINUS_INFINITY;
 #pragma unroll
             for (int k = 0; k < 2; k++) {
                 const int token = lane + WARP * k;
@@ -169,6 +169,8 @@ struct GeneralState {
             }
 #pragma unroll
             for (int o = 16; o; o /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, o));
+            if (sparse && top - m[i] < p.floor) x[0] = x[1] = MINUS_INFINITY;
+            top = fmaxf(top, m[i]);
             // Without a token in view yet both are -inf, and there is nothing to scale.
             const float factor = top == m[i] ? 1.f : ex2(m[i] - top);
             float mass = 0.f;
@@ -312,7 +314,7 @@ DEVICE void attend_general(const GeneralParams& p) {
             const int n = later(row);
             return make_int2(begin + slide * n, min(end + grow * n, count));
         };
-        state.attend(shared, p, q, keys, values, key_width, seen, warp, lane);
+        state.attend(shared, p, q, keys, values, key_width, seen, p.floor != 0.f && !is_exact, warp, lane);
     }
     const int g = lane / 4, t = lane % 4, own = p.value_width / 64;
     auto slot = [&](int row) {

@@ -36,6 +36,7 @@ struct LatentParams {
     int tiles;                 // tiles of columns of an item and kv head
     int kv_heads;              // which divide the heads
     float scale;               // scores to log2 units
+    float floor;               // log2 of the weight below which a page's values are left out (--sparse-v); 0: none are
 };
 
 template <int MT>
@@ -176,9 +177,9 @@ struct LatentState {
                 for (int j = 0; j < 4; j++) acc[mt][nt][j] = 0.f;
     }
 
-    // The tile and the queries are complete. `seen(row)` says which tokens the query of a row sees: begin and end.
+    // The tile and the queries are complete. `seen(row)` says which tokens the query of a row sees: begin and end. `sparse`: values may be left out.
     template <class Seen>
-    DEVICE void attend(LatentShared<MT>& shared, const LatentParams& p, Seen seen, int warp, int lane) {
+    DEVICE void attend(LatentShared<MT>& shared, const LatentParams& p, Seen seen, bool sparse, int warp, int lane) {
         const int g = lane / 4, t = lane % 4, steps = (p.latent + p.rotated) / 16;
         {
             float s[MT][4] = {};
@@ -211,7 +212,7 @@ struct LatentState {
         for (int i = 0; i < 2 * MT; i++) {
             const int row = warp + LATENT_WARPS * i;
             const int2 view = seen(row);
-            float x[2], top = m[i];
+            float x[2], top = MINUS_INFINITY;
 #pragma unroll
             for (int k = 0; k < 2; k++) {
                 const int token = lane + WARP * k;
@@ -220,6 +221,8 @@ struct LatentState {
             }
 #pragma unroll
             for (int o = 16; o; o /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, o));
+            if (sparse && top - m[i] < p.floor) x[0] = x[1] = MINUS_INFINITY;
+            top = fmaxf(top, m[i]);
             // Without a token in view yet both are -inf, and there is nothing to scale.
             const float factor = top == m[i] ? 1.f : ex2(m[i] - top);
             float mass = 0.f;
@@ -305,7 +308,7 @@ DEVICE void attend_latent(const LatentParams& p) {
             closed_page(shared.tile, p, __ldg(pages + page), tid);
             if (page + 1 < item.run.z) announce_page(p, __ldg(pages + page + 1), tid);
             __syncthreads();
-            state.attend(shared, p, [&](int row) { return make_int2(hidden + item.rows.z * later(row), PAGE_TOKENS); }, warp, lane);
+            state.attend(shared, p, [&](int row) { return make_int2(hidden + item.rows.z * later(row), PAGE_TOKENS); }, p.floor != 0.f, warp, lane);
         }
     } else {
         // The rows of the table of exact pages are the queries'. Those of an item begin with the same page, and the last one's has all of them.
@@ -320,7 +323,7 @@ DEVICE void attend_latent(const LatentParams& p) {
         };
         if (item.seen.x < item.seen.y) {
             tile(__ldg(pages), p.sink_tokens);
-            state.attend(shared, p, [&](int) { return make_int2(item.seen.x, item.seen.y); }, warp, lane);
+            state.attend(shared, p, [&](int) { return make_int2(item.seen.x, item.seen.y); }, false, warp, lane);
         }
         const int last = item.seen.w + tokens - 1;  // the end that the last query sees
 #pragma unroll 1
@@ -330,7 +333,7 @@ DEVICE void attend_latent(const LatentParams& p) {
                 const int n = later(row);
                 return make_int2(item.seen.z + item.rows.z * n - at, item.seen.w + n - at);
             };
-            state.attend(shared, p, seen, warp, lane);
+            state.attend(shared, p, seen, false, warp, lane);
         }
     }
     const int g = lane / 4, t = lane % 4, own = p.latent / 64;

@@ -1,5 +1,5 @@
 // Mixtures of experts: which experts a token visits and with which share, pairs of token and expert in the order of experts, and the sum of
-// what the experts gave. The products between are linear.cu's and tile.cu's, of groups of pairs.
+// what the experts gave. The products between are those of linear.cu, tile.cu and wide_groups.cu, of groups of pairs.
 //
 // **Invariant:** a token's experts and shares depend on its own logits alone, and its sum goes over experts in the order of their rank: so
 // it has the same bits whatever other tokens come with it.
@@ -126,37 +126,64 @@ struct GroupParams {
     int pairs, count, experts;
     int size, most;     // pairs of a group, and how many groups there can be; those that are not have no pairs
 };
-constexpr int GROUP_THREADS = MAX_EXPERTS, STAGED_PAIRS = 8192;
+constexpr int GROUP_THREADS = MAX_EXPERTS, GROUP_WARPS = GROUP_THREADS / WARP, AT_ONCE = 8;
 
-// One CTA: a thread is an expert, and goes over all pairs in their order.
+// One CTA. A warp has a run of pairs, and counts those of every expert in it; then a thread is an expert, and finds where it and its groups begin; then
+// warps go through their runs once more. An expert's pairs keep their order.
 extern "C" __global__ void __launch_bounds__(GROUP_THREADS) group_pairs(const __grid_constant__ GroupParams p) {
-    __shared__ u16 staged[STAGED_PAIRS];
-    __shared__ int counts[GROUP_THREADS];
-    const int expert = threadIdx.x;
+    __shared__ int counts[GROUP_WARPS][MAX_EXPERTS], warps[2][GROUP_WARPS];
+    const int expert = threadIdx.x, warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     pdl_wait();
     pdl_trigger();
-    int own = 0, place = 0;
+    for (int w = 0; w < GROUP_WARPS; w++) counts[w][expert] = 0;
+    __syncthreads();
+    const int run = ((p.pairs + GROUP_WARPS - 1) / GROUP_WARPS + WARP - 1) / WARP * WARP;
+    const int begin = warp * run, end = min(p.pairs, begin + run);
 #pragma unroll 1
     for (int pass = 0; pass < 2; pass++) {
-        for (int first = 0; first < p.pairs; first += STAGED_PAIRS) {
-            const int here = min(STAGED_PAIRS, p.pairs - first);
-            __syncthreads();
-            for (int i = threadIdx.x; i < here; i += GROUP_THREADS) staged[i] = (u16)__ldcg(p.chosen + first + i);
-            __syncthreads();
-            for (int i = 0; i < here; i++) {
-                if (staged[i] != expert) continue;
-                if (pass == 0) own++;
-                else p.places[first + i] = place, p.sources[place] = (first + i) / p.count, p.owners[place] = expert, place++;
+        for (int first = begin; first < end; first += AT_ONCE * WARP) {
+            int own[AT_ONCE];
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) {
+                const int pair = first + i * WARP + lane;
+                own[i] = pair < end ? __ldcg(p.chosen + pair) : -1;
+            }
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) {
+                const u32 same = __match_any_sync(~0u, own[i]), before = same & ((1u << lane) - 1);
+                int* count = &counts[warp][max(own[i], 0)];
+                const int place = *count + __popc(before);
+                __syncwarp();
+                if (own[i] >= 0 && !before) *count += __popc(same);
+                __syncwarp();
+                if (pass == 0 || own[i] < 0) continue;
+                const int pair = first + i * WARP + lane;
+                p.places[pair] = place, p.sources[place] = pair / p.count, p.owners[place] = own[i];
             }
         }
         if (pass == 1) break;
-        counts[expert] = own;
         __syncthreads();
-        int groups = 0;
-        for (int e = 0; e < expert; e++) place += counts[e], groups += (counts[e] + p.size - 1) / p.size;
-        for (int i = 0; i < own; i += p.size) p.groups[groups++] = int4{expert, place + i, min(p.size, own - i), 0};
+        int sum = 0;
+        for (int w = 0; w < GROUP_WARPS; w++) sum += counts[w][expert];
+        // What experts before this one have: pairs, and groups.
+        int place = sum, groups = (sum + p.size - 1) / p.size;
+#pragma unroll
+        for (int o = 1; o < WARP; o *= 2) {
+            const int pairs = __shfl_sync(~0u, place, lane - o), more = __shfl_sync(~0u, groups, lane - o);
+            if (lane >= o) place += pairs, groups += more;
+        }
+        if (lane == WARP - 1) warps[0][warp] = place, warps[1][warp] = groups;
+        __syncthreads();
+        for (int w = 0; w < warp; w++) place += warps[0][w], groups += warps[1][w];
+        place -= sum, groups -= (sum + p.size - 1) / p.size;
+        for (int i = 0; i < sum; i += p.size) p.groups[groups++] = int4{expert, place + i, min(p.size, sum - i), 0};
         if (expert == GROUP_THREADS - 1)
             for (; groups < p.most; groups++) p.groups[groups] = int4{0, 0, 0, 0};
+        for (int w = 0; w < GROUP_WARPS; w++) {  // from here on the next place of a warp's pairs
+            const int count = counts[w][expert];
+            counts[w][expert] = place, place += count;
+        }
+        __syncthreads();
     }
 }
 
@@ -186,16 +213,21 @@ struct CombineParams {
 };
 // Grid: (rows, any).
 extern "C" __global__ void __launch_bounds__(256) combine(const __grid_constant__ CombineParams p) {
+    __shared__ float shares[MAX_CHOSEN];
+    __shared__ int places[MAX_CHOSEN];
     pdl_wait();
     pdl_trigger();
     const u64 row = blockIdx.x;
+    if (threadIdx.x < p.count) {
+        const float share = __ldcg(p.shares + row * p.count + threadIdx.x);
+        shares[threadIdx.x] = p.sigmoid ? 1.f / (1.f + ex2(-share * LOG2_E)) : share;
+        places[threadIdx.x] = p.places ? __ldcg(p.places + row * p.count + threadIdx.x) : (int)row;
+    }
+    __syncthreads();
     for (int i = blockIdx.y * blockDim.x + threadIdx.x; i < p.width; i += gridDim.y * blockDim.x) {
         float sum = 0.f;
-        for (int n = 0; n < p.count; n++) {
-            const float share = __ldcg(p.shares + row * p.count + n);
-            const u64 place = p.places ? __ldcg(p.places + row * p.count + n) : row;
-            sum = fmaf(p.sigmoid ? 1.f / (1.f + ex2(-share * LOG2_E)) : share, p.experts[place * p.width + i], sum);
-        }
+#pragma unroll 8
+        for (int n = 0; n < p.count; n++) sum = fmaf(shares[n], __ldcg(p.experts + (u64)places[n] * p.width + i), sum);
         float* y = p.y + row * p.width + i;
         *y = p.accumulate ? *y + sum : sum;
     }

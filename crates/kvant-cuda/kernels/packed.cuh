@@ -81,6 +81,22 @@ struct PageScores {
         for (int i = 0; i < 16; i++) s[0][i / 4][i % 4] = all[i];
         b[0][0] = all[16], b[0][1] = all[17];
     }
+    // Takes scores of columns whose values are left out from the softmax; whether all are.
+    DEVICE bool leave_out(float floor, const float (&m)[N][2]) {
+        bool all = true;
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                float own = MINUS_INFINITY;
+#pragma unroll
+                for (int mt = 0; mt < 4; mt++) own = fmaxf(own, fmaxf(fmaf(s[n][mt][j], lo, b[n][j]), fmaf(s[n][mt][2 + j], hi, b[n][j])));
+                const bool out = is_left_out(own, m[n][j], floor);
+                if (out) b[n][j] = MINUS_INFINITY;
+                all &= out;
+            }
+        return __ballot_sync(~0u, !all) == 0;
+    }
     // Under a soft cap they are what they are.
     template <Cap CAP>
     DEVICE void cap(float cap) {
@@ -124,8 +140,9 @@ template <int D, int BITS>
 struct ValueSums {
     using V = Values<D, BITS>;
     template <int N>
-    static DEVICE void attend(State<D, N>& st, PageScores<N>& scores, const u8* values, const ValueOffset& constants, int lane) {
+    static DEVICE void attend(State<D, N>& st, PageScores<N>& scores, const u8* values, const ValueOffset& constants, int lane, float floor) {
         const int t = lane & 3;
+        if (floor != 0.f && scores.leave_out(floor, st.m)) return;
         auto& s = scores.s;
         auto& b = scores.b;
         const float lo = scores.lo, hi = scores.hi;
@@ -339,6 +356,6 @@ struct PackedCodec {
         if constexpr (SHARE > 1) scores.add_up(sharing);
         scores.template cap<CAP>(params.cap);
         scores.template hide<MANY>(hidden, columns, lane);
-        ValueSums<D, VALUE_BITS>::attend(st, scores, pg + K::HALF, constants, lane);
+        ValueSums<D, VALUE_BITS>::attend(st, scores, pg + K::HALF, constants, lane, params.floor);
     }
 };

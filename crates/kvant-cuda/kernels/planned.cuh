@@ -230,6 +230,6 @@ struct PlannedCodec {
         if (constants.exact) exact_scores(scores, query, constants.exact, lane, params.scale);
         else plane_scores(scores, query, pg, constants, lane, params.scale);
         scores.template hide<MANY>(hidden, columns, lane);
-        ValueSums<D, 4>::attend(st, scores, pg + K::BYTES, constants, lane);
+        ValueSums<D, 4>::attend(st, scores, pg + K::BYTES, constants, lane, params.floor);
     }
 };

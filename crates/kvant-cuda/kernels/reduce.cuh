@@ -6,6 +6,20 @@
 
 constexpr int REDUCE_THREADS = 256;
 
+struct ReduceParams : AttentionParams {
+    int bf16, unused;  // whether results go out as bf16, as tensors of other libraries have them
+    // Two numbers of a result: f16, or the bf16 nearest to those.
+    DEVICE u32 two(float lo, float hi) const {
+        const u32 halves = pack_f16x2(lo, hi);
+        if (!bf16) return halves;
+        auto narrow = [](u16 half) -> u32 {
+            const u32 bits = __float_as_uint(f16_to_f32(half));
+            return (bits << 1) > 0xff000000u ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;  // NaN; to nearest, ties to even
+        };
+        return narrow((u16)halves) | narrow(halves >> 16) << 16;
+    }
+};
+
 // Lanes that share a row, and neighbouring values that each has.
 template <int D>
 struct RowLanes {
@@ -37,7 +51,7 @@ struct Shares {
 };
 
 template <int D>
-DEVICE void reduce(const AttentionParams& p) {
+DEVICE void reduce(const ReduceParams& p) {
     constexpr int LANES = RowLanes<D>::LANES, VALUES = RowLanes<D>::VALUES, FOURS = VALUES / 4;
     constexpr int SLICES = REDUCE_THREADS / LANES, PER = (MAX_PARTS + SLICES - 1) / SLICES;
     static_assert(MAX_PARTS <= 2 * WARP, "a warp holds the weights of all partials in two registers");
@@ -102,14 +116,14 @@ DEVICE void reduce(const AttentionParams& p) {
         for (int k = 0; k < FOURS; k++) {
             y[4 * k + 0] = fmaf(we, exact[k].x, y[4 * k + 0]) * r, y[4 * k + 1] = fmaf(we, exact[k].y, y[4 * k + 1]) * r;
             y[4 * k + 2] = fmaf(we, exact[k].z, y[4 * k + 2]) * r, y[4 * k + 3] = fmaf(we, exact[k].w, y[4 * k + 3]) * r;
-            out[k] = make_uint2(pack_f16x2(y[4 * k], y[4 * k + 1]), pack_f16x2(y[4 * k + 2], y[4 * k + 3]));
+            out[k] = make_uint2(p.two(y[4 * k], y[4 * k + 1]), p.two(y[4 * k + 2], y[4 * k + 3]));
         }
     }
 }
 
 // The same with a warp for every row and head, for many rows: slices one after another, in the order in which `reduce` adds them up.
 template <int D>
-DEVICE void reduce_many(const AttentionParams& p) {
+DEVICE void reduce_many(const ReduceParams& p) {
     constexpr int LANES = RowLanes<D>::LANES, SLICES = REDUCE_THREADS / LANES, PER = (MAX_PARTS + SLICES - 1) / SLICES;
     static_assert(RowLanes<D>::VALUES == 4, "four numbers of a lane");
     const int heads = p.kv_heads * p.group, index = blockIdx.x * (REDUCE_THREADS / WARP) + threadIdx.x / WARP, row = index / heads, h = index % heads;
@@ -146,12 +160,12 @@ DEVICE void reduce_many(const AttentionParams& p) {
     }
     const float we = shares.of(closed), r = 1.f / shares.mass;
     y[0] = fmaf(we, exact.x, y[0]) * r, y[1] = fmaf(we, exact.y, y[1]) * r, y[2] = fmaf(we, exact.z, y[2]) * r, y[3] = fmaf(we, exact.w, y[3]) * r;
-    if (lane < LANES) reinterpret_cast<uint2*>(p.out)[((u64)row * heads + h) * LANES + c] = make_uint2(pack_f16x2(y[0], y[1]), pack_f16x2(y[2], y[3]));
+    if (lane < LANES) reinterpret_cast<uint2*>(p.out)[((u64)row * heads + h) * LANES + c] = make_uint2(p.two(y[0], y[1]), p.two(y[2], y[3]));
 }
 
 // The same for rows that are no power of two, or long: columns of four numbers over the threads, the rotation in shared memory.
 template <int D>
-DEVICE void reduce_any(const AttentionParams& p) {
+DEVICE void reduce_any(const ReduceParams& p) {
     constexpr int COLUMNS = D / 4, SLICES = REDUCE_THREADS / COLUMNS, PER = (MAX_PARTS + SLICES - 1) / SLICES;
     __shared__ float4 sums[SLICES][COLUMNS];
     const int heads = p.kv_heads * p.group, row = blockIdx.x / heads, h = blockIdx.x % heads;
@@ -196,5 +210,5 @@ DEVICE void reduce_any(const AttentionParams& p) {
     }
     if (!first) return;
     o.x = fmaf(we, exact.x, o.x) * r, o.y = fmaf(we, exact.y, o.y) * r, o.z = fmaf(we, exact.z, o.z) * r, o.w = fmaf(we, exact.w, o.w) * r;
-    reinterpret_cast<uint2*>(p.out)[((u64)row * heads + h) * COLUMNS + c] = make_uint2(pack_f16x2(o.x, o.y), pack_f16x2(o.z, o.w));
+    reinterpret_cast<uint2*>(p.out)[((u64)row * heads + h) * COLUMNS + c] = make_uint2(p.two(o.x, o.y), p.two(o.z, o.w));
 }

@@ -35,7 +35,8 @@ use crate::cache::SlotPages;
 use crate::device::Launch;
 use crate::jobs::JobsPlan;
 use crate::params::{
-    Address, AttentionParams, EncodeParams, HEAD_TILE, PlannedEncodeParams, many_columns, tile_kernel,
+    Address, AttentionParams, EncodeParams, HEAD_TILE, PlannedEncodeParams, ReduceParams, many_columns,
+    tile_kernel,
 };
 use crate::pass::SlicePlan;
 use crate::plan::Item;
@@ -68,7 +69,10 @@ pub(crate) struct Attend<'a> {
     pub plan: Address,
     /// (rows, heads, dim) f16.
     pub queries: Address,
+    /// The same, of what attention gives.
     pub out: Address,
+    /// Whether that is bf16 in place of f16.
+    pub bf16: bool,
     pub part_o: Address,
     pub part_ml: Address,
     /// Queries in the basis of a plan's keys, (rows, heads, dim) f16, and what is added to their scores, (rows, heads) f32; read where keys
@@ -127,6 +131,7 @@ impl Attend<'_> {
             exact_stride: self.exact.1 as i32,
             step_items: (grid / columns) as i32,
             step_columns: (grid % columns) as i32,
+            floor: self.slot.floor,
             ..AttentionParams::default()
         };
         if let Some(planned) = &self.slot.planned {
@@ -151,6 +156,7 @@ impl Attend<'_> {
         }
         recorder.launch(&name, launch(grid, 128), params);
         // A CTA for every row and head, or, where rows are many, a warp.
+        let params = ReduceParams { attention: params, bf16: self.bf16.into(), unused: 0 };
         let (many, all) = (format!("reduce_many_d{dim}"), slice.rows * self.heads);
         match slice.rows >= MANY_ROWS && card.kernel(&many).is_some() {
             true => recorder.launch(&many, launch(all.div_ceil(8), 256), params),

@@ -49,6 +49,8 @@ pub(crate) struct SlotPages {
     pub general: Option<GeneralPages>,
     /// Latents in place of keys and values.
     pub latent: Option<LatentPages>,
+    /// log2 of the weight below which a page's values are left out; 0: none are.
+    pub floor: f32,
 }
 
 impl SlotPages {
@@ -170,11 +172,14 @@ impl LayoutPages {
                 exact_bytes: [2; 2],
                 general: None,
                 latent: None,
+                floor: 0.0,
             }));
         }
         if let Some(first) = made.slots.iter().flatten().next() {
             made.units = first.units;
         }
+        let floor = layout.sparse_v().map_or(0.0, |share| share.get().log2());
+        made.slots.iter_mut().flatten().for_each(|slot| slot.floor = floor);
         match made.slots.iter().flatten().find(|slot| slot.units != made.units) {
             Some(slot) => Err(refuse(
                 slot.layer,

@@ -455,17 +455,26 @@ impl<'a> Compiler<'a> {
         }
         let matrix = match self.tensors(layers)? {
             None => self.noise_of(layers)?,
-            Some(tensors) if runs(&tensors)?.len() == 1 => self.upload_as(&tensors, RowOrder::Paired)?,
+            Some(tensors) if runs(&tensors)?.len() == 1 => {
+                self.upload_as(&tensors, RowOrder::Paired(rows))?
+            }
             Some(_) => return self.linear(layers, scale),
         };
         Ok(Linear { parts: vec![Arc::new(matrix)], bias: None, scale, gating })
     }
 
-    /// Layers of one type as one matrix, and their biases.
+    /// How the gates and ups of a mixture's experts are gated where the product does that: so many rows of each expert, without biases.
+    pub(crate) fn expert_gating(&self, of: &description::Mlp, rows: usize) -> Option<Gating> {
+        let has_bias = first_layers(&of.inner).iter().any(|layer| layer.bias.is_some());
+        Gating::of(of).filter(|_| self.fused && rows.is_multiple_of(TILE_ROWS) && !has_bias)
+    }
+
+    /// Layers of one type as one matrix in this order, and their biases.
     pub(crate) fn one_matrix(
         &self,
         layers: &[&description::Linear],
         scale: f32,
+        order: RowOrder,
     ) -> Result<(Matrix, Option<Buffer>)> {
         let bias = self.bias(layers, scale)?;
         let Some(tensors) = self.tensors(layers)? else { return Ok((self.noise_of(layers)?, bias)) };
@@ -478,7 +487,7 @@ impl<'a> Compiler<'a> {
                 self.card.label()
             )));
         }
-        Ok((self.upload(&tensors)?, bias))
+        Ok((self.upload_as(&tensors, order)?, bias))
     }
 
     /// The weights of layers; none where there is no file.

@@ -169,7 +169,7 @@ impl CudaGpu {
         let ptx = module.ptx();
         let only_hopper = entries(&ptx).next().is_none();
         // Products of many tokens read activations by tensor maps.
-        if only_hopper && (self.form == Form::Ptx || module.name == "wide" && !self.limits.wide) {
+        if only_hopper && (self.form == Form::Ptx || module.name.starts_with("wide") && !self.limits.wide) {
             return Ok(());
         }
         let mut image = match self.form {
@@ -200,10 +200,11 @@ impl CudaGpu {
                     continue; // the card gives a CTA less, and whoever needs the kernel says so
                 }
             }
-            let grows = name.starts_with("scan_") || name.starts_with("attend_general");
+            let is_scan = name.starts_with("scan_") || name.starts_with("chunk_products_");
+            let grows = is_scan || name.starts_with("attend_general");
             if grows || ["_one", "_few", "_group8"].iter().any(|end| name.ends_with(end)) {
                 use sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as DYNAMIC;
-                let named = if name.starts_with("scan_") { SCAN_SHARED } else { 0 };
+                let named = if is_scan { SCAN_SHARED } else { 0 };
                 set(DYNAMIC, (self.limits.shared - named) as i32)?;
             }
             if name.starts_with("attend") || name.starts_with("reduce") {
@@ -389,8 +390,8 @@ impl Drop for CudaGpu {
     }
 }
 
-/// Bytes of shared memory that `kernels/recurrent.cu` names itself, at most.
-pub(crate) const SCAN_SHARED: usize = 4096;
+/// Bytes of shared memory that kernels of `kernels/recurrent*.cu` name themselves, at most.
+pub(crate) const SCAN_SHARED: usize = 8192;
 
 /// Of an open context. Every card from 8.0 on gives a CTA 99 KB.
 fn limits(context: &CudaContext, form: Form) -> Result<Limits, OpenError> {

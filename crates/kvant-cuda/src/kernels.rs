@@ -47,7 +47,7 @@ macro_rules! modules {
 }
 
 /// Every module.
-pub static MODULES: [Module; 27] = modules!["attention_dims" "attention_f16" "attention_int4" "attention_int8" "attention_k8v4" "attention_klt" "attention_tile" "attention_wide" "encode" "encode_klt" "general" "general_encode" "latent" "latent_rows" "linear" "moe" "recurrent" "relay" "residual" "rows" "streams" "strict" "tensors" "tile" "top" "trellis_encode" "wide"];
+pub static MODULES: [Module; 29] = modules!["attention_dims" "attention_f16" "attention_int4" "attention_int8" "attention_k8v4" "attention_klt" "attention_tile" "attention_wide" "encode" "encode_klt" "general" "general_encode" "latent" "latent_rows" "linear" "moe" "recurrent" "recurrent_chunks" "relay" "residual" "rows" "streams" "strict" "tensors" "tile" "top" "trellis_encode" "wide" "wide_groups"];
 
 /// What was compiled, by what: `kernels/bin/manifest.json`.
 pub static MANIFEST: &str = include_str!("../kernels/bin/manifest.json");

@@ -36,6 +36,7 @@ fn reports() -> Vec<DeviceReport> {
         name,
         about,
         memory,
+        choice: None,
         unfit,
         one_order: true,
     };

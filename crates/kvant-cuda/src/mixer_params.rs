@@ -1,4 +1,4 @@
-//! What the kernels of `kernels/relay.cu`, `kernels/residual.cu`, `kernels/streams.cu` and `kernels/recurrent.cu` are launched with, field by field as they declare it. Pointers are
+//! What the kernels of `kernels/relay.cu`, `kernels/residual.cu`, `kernels/streams.cu` and `kernels/recurrent*.cu` are launched with, field by field as they declare it. Pointers are
 //! device addresses, 0 for none.
 
 use crate::params::Address;
@@ -54,18 +54,19 @@ params! {
     "`ConvParams`." ConvParams {
         x: Address, taps: Address, bias: Address, y: Address, gated: Address, pages: Address, pieces: Address,
         piece_of: Address, refused: Address, channels: i32, kernel: i32, stride: i32, at: i32, times_at: i32,
-        gate_at: i32, row_width: i32, activation: i32, state_type: i32, state_count: i32,
+        gate_at: i32, row_width: i32, activation: i32, state_type: i32, state_count: i32, rows: i32,
     }
     "`StateParams`." StateParams {
         x: Address, steps: Address, betas: Address, rates: Address, dt_bias: Address, skip: Address, y: Address,
-        pages: Address, pieces: Address, sequences: Address, refused: Address, heads: i32, key_heads: i32,
+        pages: Address, pieces: Address, sequences: Address, products: Address, refused: Address, heads: i32,
+        key_heads: i32,
         tiled: i32, key_dim: i32, value_dim: i32, channels: i32, stride: i32, query_at: i32, key_at: i32,
         value_at: i32, row_width: i32, row_keys: i32, row_values: i32, row_decay: i32, state_at: i32, qk_eps: f32,
-        least: f32, most: f32, state_type: i32, state_count: i32,
+        least: f32, most: f32, state_type: i32, state_count: i32, stages: i32,
     }
     "`GateNormParams`." GateNormParams {
         x: Address, gates: Address, weight: Address, y: Address, width: i32, stride: i32, gate_first: i32,
-        eps: f32,
+        eps: f32, groups: i32,
     }
 }
 
@@ -98,6 +99,6 @@ mod tests {
         ];
         assert_eq!(streams, [24, 24, 72, 40, 48, 24]);
         let states = [size_of::<ConvParams>(), size_of::<StateParams>(), size_of::<GateNormParams>()];
-        assert_eq!(states, [112, 168, 48]);
+        assert_eq!(states, [120, 184, 56]);
     }
 }

@@ -1,17 +1,19 @@
 //! Mixtures of experts: how they are compiled, and how a pass goes through them.
 //!
 //! The experts of a layer are one matrix each for both of their products, expert after expert. A pass routes its tokens, sorts the pairs of
-//! token and expert by expert, multiplies groups of them, and adds up what came of a token's pairs in the order of their ranks.
+//! token and expert by expert, multiplies groups of them, and adds up what came of a token's pairs in the order of their ranks. Where experts have
+//! many pairs and the card has the widest tiles, activations are laid out by pair first.
 
 use crate::buffer::Buffer;
 use crate::compile::{Compiler, check_norm};
 use crate::device::Launch;
 use crate::matrix::{Matrix, on_card};
-use crate::params::{Address, CombineParams, ExpertBiasParams, GroupParams, RouteParams};
-use crate::product::{GroupForm, ProductForm};
-use crate::product_params::{GroupedParams, LinearParams};
-use crate::program::{Activating, Linear, Mlp, Norm, Widths};
+use crate::params::{Address, CombineParams, ExpertBiasParams, GatherParams, GroupParams, RouteParams};
+use crate::product::{GroupForm, ProductForm, WIDE_GROUP};
+use crate::product_params::{GroupedParams, LinearParams, WideGroupsParams};
+use crate::program::{Activating, Gating, Linear, Mlp, Norm, Widths};
 use crate::run::{Run, Target};
+use crate::upload::RowOrder;
 use kvant_device::{first_layers, norm_weights};
 use kvant_model::description::{self, RouterScore};
 use kvant_model::error::{LoadError, Result};
@@ -28,6 +30,8 @@ pub(crate) struct ExpertMatrix {
     /// (experts, rows).
     pub bias: Option<Buffer>,
     pub scale: f32,
+    /// Of gates and ups whose product gives inner values.
+    pub gating: Option<Gating>,
 }
 
 /// A mixture of experts.
@@ -104,8 +108,9 @@ impl Compiler<'_> {
             of.experts.iter().map(|expert| first_layers(&expert.inner)).collect();
         let down: Vec<Vec<&description::Linear>> =
             of.experts.iter().map(|expert| vec![&expert.down]).collect();
-        let first = self.experts(&first, 1.0)?;
-        let down = self.experts(&down, expert.down_scale)?;
+        let gating = |rows| self.expert_gating(expert, rows);
+        let first = self.experts(&first, 1.0, gating)?;
+        let down = self.experts(&down, expert.down_scale, |_| None)?;
         let activating = Activating::of(expert);
         if first.rows != activating.inputs() * down.matrix.channels {
             let message = format!("{} inner values where {} belong", first.rows, down.matrix.channels);
@@ -179,15 +184,22 @@ impl Compiler<'_> {
         })
     }
 
-    /// One product of all experts as one matrix.
-    fn experts(&self, experts: &[Vec<&description::Linear>], scale: f32) -> Result<ExpertMatrix> {
+    /// One product of all experts as one matrix, with gates and ups in turns where it gates them.
+    fn experts(
+        &self,
+        experts: &[Vec<&description::Linear>],
+        scale: f32,
+        gating: impl Fn(usize) -> Option<Gating>,
+    ) -> Result<ExpertMatrix> {
         let layers: Vec<&description::Linear> = experts.iter().flatten().copied().collect();
         let rows = experts[0].iter().map(|layer| layer.outputs()).sum();
         if experts.iter().any(|expert| expert.iter().map(|layer| layer.outputs()).sum::<usize>() != rows) {
             return Err(LoadError::mismatch("experts of different sizes"));
         }
-        let (matrix, bias) = self.one_matrix(&layers, scale)?;
-        Ok(ExpertMatrix { matrix, rows, bias, scale })
+        let gating = gating(rows);
+        let order = if gating.is_some() { RowOrder::Paired(rows) } else { RowOrder::Stored };
+        let (matrix, bias) = self.one_matrix(&layers, scale, order)?;
+        Ok(ExpertMatrix { matrix, rows, bias, scale, gating })
     }
 }
 
@@ -211,7 +223,7 @@ impl Run<'_> {
             ..of.routing
         };
         self.launch("route", (rows, 1), 32, routing);
-        let form = GroupForm::of(pairs, of.experts);
+        let form = GroupForm::widest(pairs, of.experts, self.recorder.card().limits());
         let params = GroupParams {
             chosen: b.chosen.address(),
             places: b.places.address(),
@@ -232,14 +244,24 @@ impl Run<'_> {
             input = b.inner.address();
             self.rows_as_f16((b.first.address(), input), into.outputs(), 1.0);
         }
-        self.grouped(&of.first, groups, input, b.sources.address(), b.expert_first.address());
-        self.activate(
-            of.activating,
-            of.down.matrix.channels,
-            pairs,
-            b.expert_first.address(),
-            b.expert_inner.address(),
-        );
+        let mut sources = b.sources.address();
+        if form.size == WIDE_GROUP {
+            // By pair, where the second product's results go later; two numbers of f16 as one of f32.
+            let (y, channels) = (b.expert_out.address(), (of.first.matrix.channels / 2) as i32);
+            self.launch(
+                "gather_rows",
+                (pairs, 1),
+                256,
+                GatherParams { x: input, rows: sources, y, channels },
+            );
+            (input, sources) = (y, 0);
+        }
+        let (inner, gated) = (b.expert_inner.address(), of.first.gating.is_some());
+        let y = if gated { inner } else { b.expert_first.address() };
+        self.grouped(&of.first, groups, input, sources, y);
+        if !gated {
+            self.activate(of.activating, of.down.matrix.channels, pairs, y, inner);
+        }
         self.grouped(&of.down, groups, b.expert_inner.address(), 0, b.expert_out.address());
         // In the narrower space, where there is one, and then out of it.
         let sum = if of.narrow.is_some() { Target::over(b.first.address()) } else { to };
@@ -281,24 +303,31 @@ impl Run<'_> {
         y: Address,
     ) {
         let matrix = &of.matrix;
-        let params = GroupedParams {
-            product: LinearParams {
-                weights: matrix.address(),
-                x,
-                y,
-                rows: of.rows as i32,
-                channels: matrix.channels as i32,
-                scale: of.scale * matrix.scale,
-                ..LinearParams::default()
-            },
-            groups,
-            sources,
-            expert_bytes: matrix.kind.packed_bytes(of.rows, matrix.channels) as u64,
+        let product = LinearParams {
+            weights: matrix.address(),
+            x,
+            y,
+            rows: of.rows as i32,
+            channels: matrix.channels as i32,
+            tokens: form.pairs as i32,
+            scale: of.scale * matrix.scale,
+            gated: of.gating.is_some().into(),
+            gate_scale: of.gating.map_or(1.0, |gating| gating.gate_scale),
+            ..LinearParams::default()
         };
         let kernel = form.kernel((of.rows, matrix.channels), self.recorder.card().limits());
         let ProductForm { name, grid, threads, shared, .. } = kernel;
         let launch = Launch { grid, threads, shared, early: self.early };
-        self.recorder.launch(&format!("linear_{}_{name}", matrix.kind.name()), launch, params);
+        let name = format!("linear_{}_{name}", matrix.kind.name());
+        if form.size == WIDE_GROUP {
+            let (panels, tiles) = form.tiles(of.rows);
+            let params = WideGroupsParams { product, groups, panels: panels as i32, tiles: tiles as i32 };
+            let all = LinearParams { rows: matrix.rows as i32, ..product };
+            self.recorder.launch_wide(&name, launch, params, (&all, matrix.kind, WIDE_GROUP / 2));
+        } else {
+            let expert_bytes = matrix.kind.packed_bytes(of.rows, matrix.channels) as u64;
+            self.recorder.launch(&name, launch, GroupedParams { product, groups, sources, expert_bytes });
+        }
         if let Some(bias) = &of.bias {
             let owners = self.buffers.owners.address();
             let params = ExpertBiasParams { y, bias: bias.address(), owners, width: of.rows as i32 };

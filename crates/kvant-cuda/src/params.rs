@@ -32,9 +32,20 @@ pub struct AttentionParams {
     pub scale: f32,
     pub cap: f32,
     pub zero: [i32; 4],
+    pub floor: f32,
     pub q_closed: Address,
     pub q_bias: Address,
     pub widths: Address,
+}
+
+/// `ReduceParams` of `kernels/reduce.cuh`: results may be bf16.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(missing_docs, reason = "kernels/reduce.cuh describes them")]
+pub struct ReduceParams {
+    pub attention: AttentionParams,
+    pub bf16: i32,
+    pub unused: i32,
 }
 
 /// Query heads in a column tile of the tensor cores.
@@ -328,6 +339,7 @@ pub struct LatentParams {
     pub tiles: i32,
     pub kv_heads: i32,
     pub scale: f32,
+    pub floor: f32,
 }
 
 /// `LatentQueryParams` of `kernels/latent.cu`.
@@ -526,7 +538,7 @@ mod tests {
             size_of::<LatentValueParams>(),
             size_of::<LatentEncodeParams>(),
         ];
-        assert_eq!(latents, [136, 88, 120, 168, 24, 48]);
+        assert_eq!(latents, [144, 88, 120, 168, 24, 48]);
         let rows = [
             size_of::<NormParams>(),
             size_of::<ActivateParams>(),

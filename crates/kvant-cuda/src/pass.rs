@@ -19,8 +19,8 @@ use kvant_model::description::{QueryGain, Rope};
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Rows that a product of many tokens reads weights for, and whose logits are made at once.
-pub(crate) const SLICE: usize = 32;
+/// Rows whose logits are made at once: as many as streams that a card serves well, for a step of one slice is one graph.
+pub(crate) const SLICE: usize = 64;
 
 /// Rows that attend at once, so that their partial sums have a bound.
 const ATTENDING: usize = 128;

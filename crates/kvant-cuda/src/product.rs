@@ -220,11 +220,29 @@ pub struct GroupForm {
     pub most: usize,
 }
 
+/// Pairs of a group that goes by the tiles of `kernels/wide_groups.cu`.
+pub const WIDE_GROUP: usize = 128;
+
 impl GroupForm {
     /// For so many pairs on so many experts: tiles once an expert has more than a few.
     pub fn of(pairs: usize, experts: usize) -> GroupForm {
-        let size = if pairs > 8 * experts { 64 } else { 8 };
+        GroupForm::sized(pairs, experts, if pairs > 8 * experts { 64 } else { 8 })
+    }
+
+    /// The same by the widest tiles that a card has.
+    pub fn widest(pairs: usize, experts: usize, limits: &Limits) -> GroupForm {
+        let form = GroupForm::of(pairs, experts);
+        if limits.wide && form.size > 8 { GroupForm::sized(pairs, experts, WIDE_GROUP) } else { form }
+    }
+
+    fn sized(pairs: usize, experts: usize, size: usize) -> GroupForm {
         GroupForm { pairs, size, most: pairs.min(experts + pairs / size) }
+    }
+
+    /// Tiles of 128 rows of a matrix of an expert, and those of all groups.
+    pub fn tiles(&self, rows: usize) -> (usize, usize) {
+        let panels = rows.div_ceil(128);
+        (panels, panels * self.most.max(1))
     }
 
     /// The kernel for experts of this shape, whose name begins with `group`.
@@ -232,6 +250,10 @@ impl GroupForm {
         let most = self.most.max(1);
         let ctas = (2 * limits.processors).div_ceil(most).min(rows.div_ceil(TILE_ROWS));
         let few = FewShape::new(rows.div_ceil(TILE_ROWS), channels, 8, ctas.max(1));
+        if self.size == WIDE_GROUP {
+            let grid = (self.tiles(rows).1.min(limits.processors) as u32, 1);
+            return ProductForm { name: "group128", grid, threads: 384, shared: 0, wide: None };
+        }
         if self.size > 8 || few.shared > limits.shared {
             let grid = (most as u32, rows.div_ceil(64) as u32);
             return ProductForm { name: "group64", grid, threads: 128, shared: 0, wide: None };
@@ -352,6 +374,11 @@ mod tests {
                     _ => false,
                 };
                 assert!(covers && form.grid.0 as usize == groups.most, "{pairs} {experts} {form:?}");
+                let wide = GroupForm::widest(pairs, experts, &H200);
+                let form = wide.kernel((rows, channels), &H200);
+                assert_eq!(form.name == "group128", groups.size > 8, "{pairs} {experts} {form:?}");
+                assert!(wide.tiles(rows).1 >= form.grid.0 as usize && 128 * wide.tiles(rows).0 >= rows);
+                assert_eq!(GroupForm::widest(pairs, experts, &SMALL), groups);
             }
         }
     }

@@ -57,6 +57,17 @@ pub struct GroupedParams {
     pub expert_bytes: u64,
 }
 
+/// `WideGroupsParams` of `kernels/wide_groups.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(missing_docs, reason = "kernels/wide_groups.cu describes them")]
+pub struct WideGroupsParams {
+    pub product: LinearParams,
+    pub groups: Address,
+    pub panels: i32,
+    pub tiles: i32,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -68,7 +79,8 @@ mod tests {
             size_of::<WideParams>(),
             size_of::<GroupedParams>(),
             size_of::<SegmentsParams>(),
+            size_of::<WideGroupsParams>(),
         ];
-        assert_eq!(size, [64, 80, 88, 32]);
+        assert_eq!(size, [64, 80, 88, 32, 80]);
     }
 }

@@ -385,6 +385,20 @@ impl Program {
         })
     }
 
+    /// Mixers whose recurrent state is a matrix of every head.
+    pub(crate) fn recurrents(&self) -> impl Iterator<Item = &Recurrent> {
+        self.mixers().filter_map(|mixer| match mixer {
+            Mixer::Recurrent(of) => Some(&**of),
+            Mixer::ShortConv(_)
+            | Mixer::Attention(_)
+            | Mixer::Latent(_)
+            | Mixer::Mlp(_)
+            | Mixer::Experts(_)
+            | Mixer::LayerInput(_)
+            | Mixer::Laurel(_) => None,
+        })
+    }
+
     /// Slots with recurrent state.
     pub(crate) fn states(&self) -> impl Iterator<Item = StateSlot> {
         self.mixers().filter_map(|mixer| match mixer {

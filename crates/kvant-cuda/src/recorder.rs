@@ -1,7 +1,7 @@
 //! A pass as a list of launches. A list that comes again becomes a CUDA graph.
 
 use crate::device::{CudaGpu, Kernel, Launch, OpenError, failed};
-use crate::product_params::WideParams;
+use crate::product_params::LinearParams;
 use crate::profile::run_timed;
 use crate::step::StepKey;
 use crate::tensor_map::{WideMaps, wide_maps};
@@ -54,16 +54,15 @@ impl<'a> Recorder<'a> {
         self.note(name, launch, params, None);
     }
 
-    /// The same of a product of `kernels/wide.cu` with weights of this type, whose activations are copied in boxes of so many tokens.
-    pub(crate) fn launch_wide(
+    /// The same of a product of `kernels/wide.cuh` with all of these weights and activations, which are copied in boxes of so many tokens.
+    pub(crate) fn launch_wide<P: Copy>(
         &mut self,
         name: &str,
         launch: Launch,
-        params: WideParams,
-        kind: WeightType,
-        box_tokens: usize,
+        params: P,
+        (all, kind, box_tokens): (&LinearParams, WeightType, usize),
     ) {
-        match wide_maps(&params.product, kind, box_tokens) {
+        match wide_maps(all, kind, box_tokens) {
             Ok(maps) => self.note(name, launch, params, Some(Box::new(maps))),
             Err(error) => _ = self.refused.get_or_insert(error),
         }

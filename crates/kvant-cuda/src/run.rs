@@ -63,6 +63,8 @@ pub(crate) struct PassBuffers {
     /// Inputs of all layers, (rows, layers, width) f32, and their rows of the table.
     pub layer_inputs: Buffer,
     pub layer_table: Buffer,
+    /// Products of keys of the chunks of a pass (`kernels/recurrent_chunks.cu`).
+    pub state_products: Buffer,
     /// What a router reads where it is not what experts read, (rows, hidden) f16.
     pub router_input: Buffer,
     /// Mixtures of experts: logits (rows, experts); chosen experts and their shares (rows, chosen); by place in the order of experts
@@ -123,6 +125,7 @@ impl PassBuffers {
             streams: buffer(widths.streams * widths.hidden, 4)?,
             layer_inputs: buffer(widths.layer_inputs, 4)?,
             layer_table: buffer(widths.layer_inputs, 4)?,
+            state_products: Buffer::new(card, 0)?,
             router_input: buffer(widths.hidden, 2)?,
             router: buffer(experts, 4)?,
             chosen: buffer(chosen, 4)?,
@@ -149,7 +152,8 @@ impl PassBuffers {
     pub(crate) fn growing(&self) -> impl Iterator<Item = Address> {
         let general = &self.general;
         let made = [&general.tiles, &general.queries, &general.bias, &general.encode];
-        let own = [&self.part_o, &self.part_ml, &self.plan, &self.ranks[0], &self.ranks[1]];
+        let [first, second] = &self.ranks;
+        let own = [&self.part_o, &self.part_ml, &self.plan, &self.state_products, first, second];
         own.into_iter().chain(made).map(Buffer::address)
     }
 }
@@ -451,6 +455,7 @@ impl Run<'_> {
             plan: b.plan.address(),
             queries: b.queries.address(),
             out: b.attended.address(),
+            bf16: false,
             part_o: b.part_o.address(),
             part_ml: b.part_ml.address(),
             turned: (b.turned.address(), b.bias.address()),
@@ -536,17 +541,13 @@ impl Run<'_> {
             [tiles.token_tiles, tiles.whole, tiles.tiles, tiles.apart].map(|n| n as i32);
         let wide = WideParams { product: params, token_tiles, whole, tiles: all, apart };
         if apart == 0 {
-            return self.recorder.launch_wide(&name, launch, wide, matrix.kind, tiles.width / 2);
+            let maps = (&params, matrix.kind, tiles.width / 2);
+            return self.recorder.launch_wide(&name, launch, wide, maps);
         }
         let sums = self.buffers.segments.address();
         let product = LinearParams { y: sums, accumulate: 0, scale: 1.0, ..params };
-        self.recorder.launch_wide(
-            &name,
-            launch,
-            WideParams { product, ..wide },
-            matrix.kind,
-            tiles.width / 2,
-        );
+        let maps = (&product, matrix.kind, tiles.width / 2);
+        self.recorder.launch_wide(&name, launch, WideParams { product, ..wide }, maps);
         let (y, accumulate, scale, numbers) =
             (params.y, params.accumulate, params.scale, tokens * matrix.rows);
         let params = SegmentsParams { sums, y, segments: apart, numbers: numbers as i32, accumulate, scale };

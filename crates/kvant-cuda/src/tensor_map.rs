@@ -1,4 +1,4 @@
-//! What the copy engine brings activations and weights by to the kernels of `kernels/wide.cu`.
+//! What the copy engine brings X.
 
 use crate::device::{OpenError, failed};
 use crate::product_params::LinearParams;
@@ -8,7 +8,7 @@ use cudarc::driver::sys;
 /// Tiles of 16 rows that a CTA takes at once.
 const TILES: u32 = 8;
 
-/// `WideMaps` of `kernels/wide.cu`: activations, parts of weights, and what parts of a block share.
+/// `WideMaps` of `kernels/wide.cuh`: activations, parts of weights, and what parts of a block share.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WideMaps([sys::CUtensorMap; 3]);

@@ -182,8 +182,11 @@ mod tests {
     #[test]
     fn keys_marks_and_headers_lie_side_by_side() {
         let layout = OutLayout::new(33);
-        assert_eq!((layout.marks, layout.headers, layout.logits), (65536, 65536 + 512, 65536 + 1024));
-        assert_eq!((layout.keys(1, 1), layout.keys(SLICE, MOST)), (65528, 0));
+        assert_eq!(
+            (layout.marks, layout.headers, layout.logits),
+            (131072, 131072 + 512, 131072 + 512 + 1024)
+        );
+        assert_eq!((layout.keys(1, 1), layout.keys(SLICE, MOST)), (131064, 0));
     }
 
     #[test]

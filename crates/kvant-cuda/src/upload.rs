@@ -100,7 +100,11 @@ impl Route {
             | DType::IQ2_XXS
             | DType::NVFP4
             | DType::F8_E4M3
-            | DType::F4_E2M1 => decoded,
+            | DType::F4_E2M1
+            | DType::Int8G16
+            | DType::Int8G64
+            | DType::Int4G16
+            | DType::Int4G64 => decoded,
         }
     }
 
@@ -134,18 +138,19 @@ impl Route {
 pub(crate) enum RowOrder {
     /// As they are stored.
     Stored,
-    /// Eight of the first half and eight of the second in every tile: gates and ups.
-    Paired,
+    /// Of every run of so many rows, whole tiles, eight of the first half and eight of the second in every tile: gates and ups.
+    Paired(usize),
 }
 
 impl RowOrder {
-    /// The stored row, of so many, that lies at a place.
-    fn stored(self, place: usize, rows: usize) -> usize {
+    /// The stored row that lies at a place.
+    fn stored(self, place: usize) -> usize {
         match self {
             RowOrder::Stored => place,
-            RowOrder::Paired => {
-                let (tile, half) = (place / TILE_ROWS, place % TILE_ROWS / PAIRED);
-                half * rows / 2 + tile * PAIRED + place % PAIRED
+            RowOrder::Paired(run) => {
+                let within = place % run;
+                let (tile, half) = (within / TILE_ROWS, within % TILE_ROWS / PAIRED);
+                place - within + half * run / 2 + tile * PAIRED + within % PAIRED
             }
         }
     }
@@ -315,14 +320,14 @@ impl Uploader {
             let bytes = &mut slot.host.own()[..count * row_bytes];
             match route.numbers {
                 Numbers::Decoded => {
-                    decode(tensors, channels, bytes, |row| order.stored(first + row, rows))?;
+                    decode(tensors, channels, bytes, |row| order.stored(first + row))?;
                 }
                 Numbers::Half | Numbers::Blocks | Numbers::Wide => match order {
                     RowOrder::Stored => for_each_chunk(bytes, SHARE, |share, out| {
                         copy(tensors, first * row_bytes + share * SHARE, out);
                     }),
-                    RowOrder::Paired => for_each_chunk(bytes, PAIRED * row_bytes, |part, out| {
-                        copy(tensors, order.stored(first + part * PAIRED, rows) * row_bytes, out);
+                    RowOrder::Paired(_) => for_each_chunk(bytes, PAIRED * row_bytes, |part, out| {
+                        copy(tensors, order.stored(first + part * PAIRED) * row_bytes, out);
                     }),
                 },
             }

@@ -18,6 +18,15 @@ pub struct BackendOptions {
 /// Is told how many bytes of weights have been read, and of how many.
 pub type LoadProgress = fn(done: u64, total: u64);
 
+/// What was found out once of the devices of a machine, and is kept: texts by keys.
+pub trait Kept {
+    /// What is kept under a key.
+    fn get(&self, key: &str) -> Option<String>;
+
+    /// Keeps it; where that cannot be, it is found out again the next time.
+    fn keep(&self, key: &str, found: &str);
+}
+
 /// A device that is open.
 pub trait Device: Send + Sync {
     /// What it is called in messages.
@@ -28,6 +37,12 @@ pub trait Device: Send + Sync {
 
     /// Bytes of memory of its own; `None` where it shares the host's, or does not say.
     fn memory(&self) -> Option<u64>;
+
+    /// The same device with the kernels that are the fastest on it: as it is kept, or as it measures now and keeps. `None` where it
+    /// has them already.
+    fn fastest(&self, _kept: &dyn Kept) -> Option<Arc<dyn Device>> {
+        None
+    }
 
     /// Whether it runs every block of a model.
     ///
@@ -54,6 +69,8 @@ pub struct DeviceReport {
     pub about: String,
     /// Bytes of memory of its own, where known.
     pub memory: Option<u64>,
+    /// The key under which it keeps which of its kernels are the fastest ([`Device::fastest`]), where it has a choice.
+    pub choice: Option<String>,
     /// What keeps kvant from running on it.
     pub unfit: Option<String>,
     /// Whether kernels for one token and for blocks of tokens add up in the same order, so that a token's logits do not depend on

@@ -29,7 +29,7 @@ mod split;
 
 pub use batch::{Batch, Span};
 pub use block_tables::BlockTables;
-pub use device::{BackendOptions, Device, DeviceKind, DeviceReport, LoadProgress};
+pub use device::{BackendOptions, Device, DeviceKind, DeviceReport, Kept, LoadProgress};
 pub use heads::{HeadPlace, HeadPlaces, projected_layers};
 pub use packing::{biases, first_layers, norm_weights, packed, runs};
 pub use refusal::{Blocks, Refusal, check_layers};

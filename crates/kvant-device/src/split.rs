@@ -7,7 +7,7 @@
 //! **Invariant:** what a token gets depends on the cut as it depends on devices: by rounding. It does not depend on what is beside it more
 //! than it does on either device.
 
-use crate::device::{BackendOptions, Device};
+use crate::device::{BackendOptions, Device, Kept};
 use kvant_cache::{Arena, CacheLayout, KvSlot, Sequence, SplitStore, StateError, StateErrorKind, Store};
 use kvant_model::{
     Abilities, Backend, Checkpoint, Chunk, Description, Form, Input, LayerObserver, LoadError, Network,
@@ -48,6 +48,11 @@ impl Device for SplitDevice {
         None
     }
 
+    fn fastest(&self, kept: &dyn Kept) -> Option<Arc<dyn Device>> {
+        let device = self.device.fastest(kept)?;
+        Some(Arc::new(SplitDevice::new(device, Arc::clone(&self.rest), self.layers)))
+    }
+
     fn check_model(&self, description: &Description, checkpoint: &Checkpoint) -> Result<(), LoadError> {
         let (first, _) = description.halves(self.layers)?;
         self.device.check_model(&first, checkpoint)
@@ -79,6 +84,10 @@ struct SplitBackend {
 impl Backend for SplitBackend {
     fn name(&self) -> &str {
         &self.name
+    }
+
+    fn arithmetic(&self) -> String {
+        self.first.arithmetic()
     }
 
     fn compile(

@@ -116,10 +116,15 @@ static void run_cta(unsigned count) {
 #undef KERNEL
 #undef KERNELS
 #include "tile.cu"
+#undef KERNELS
+#include "wide.cu"
+#undef KERNELS
+#include "wide_groups.cu"
 #include "moe.cu"
 #include "rows.cu"
 #include "residual.cu"
 #include "recurrent.cu"
+#include "recurrent_chunks.cu"
 #include "relay.cu"
 #include "latent.cu"
 #include "latent_rows.cu"
@@ -131,8 +136,8 @@ static void run_cta(unsigned count) {
 #include "general_encode.cu"
 #include "trellis_encode.cu"
 
-struct Params {  // passed by value in memory, like every kernel's own struct
-    u64 words[24];
+struct Params {  // passed by value in memory, like every kernel's own struct; those of wide products have maps before it
+    u64 words[24 + sizeof(WideMaps) / 8];
 };
 static Params params;
 static void (*kernel)(Params);

@@ -108,6 +108,14 @@ inline u32 __ballot_sync(u32, bool x) {
     return votes;
 }
 
+inline u32 __match_any_sync(u32, int x) {
+    const host::Message* all = host::meet({{(u32)x}, {}});
+    u32 same = 0;
+    for (int i = 0; i < 32; i++) same |= (u32)(all[i].a[0] == (u32)x) << i;
+    return same;
+}
+inline int __popc(u32 x) { return __builtin_popcount(x); }
+
 inline float f16_to_f32(u16 x) { return host::number(x); }
 inline u16 f32_to_f16(float x) { return host::half(x); }
 inline u32 pack_f16x2(float lo, float hi) { return host::half(lo) | (u32)host::half(hi) << 16; }
@@ -152,10 +160,12 @@ inline u32 transpose8x8(u32 x) {
 
 // wgmma of a warp's 16 rows, done at once. A matrix is its address: rows of 128 bytes, swizzled; a k-step is 32 bytes on.
 inline u32 shared_address(const void* p) { return (u32)(uintptr_t)p; }
+inline u8* shared_at(u32 address) { return host::dynamic_shared + (int)(address - shared_address(host::dynamic_shared)); }
 inline u64 matrix_at(const u8* tile) {
     if ((uintptr_t)tile % 1024) std::abort();
     return (uintptr_t)tile;
 }
+inline u64 matrix_at(u32 address) { return matrix_at(shared_at(address)); }
 constexpr u64 MATRIX_STEP = 32;
 inline void wgmma_fence() {}
 inline void wgmma_commit() {}
@@ -191,6 +201,28 @@ struct alignas(8) Barrier {
     }
     void wait(u32 parity) { host::wait_phase(phase, parity); }
 };
+// Barriers by their addresses. Bytes that are expected are copied before anyone else goes on.
+inline void barrier_init(u32 b, int count) { reinterpret_cast<Barrier*>(shared_at(b))->init(count); }
+inline void barrier_arrive(u32 b) { reinterpret_cast<Barrier*>(shared_at(b))->arrive(); }
+inline void barrier_expect(u32 b, u32) { barrier_arrive(b); }
+inline void barrier_wait(u32 b, u32 parity) { reinterpret_cast<Barrier*>(shared_at(b))->wait(parity); }
+inline void barriers_are_there() {}
+// A plane of numbers that is copied in boxes, dimensions and boxes from the fastest to the slowest; numbers past its ends are zeros.
+struct TensorMap {
+    u64 data, dims[2], row_bytes, boxes[2], bytes, swizzled, unused[8];
+};
+inline void tensor_copy(u32 to, const TensorMap* map, u32, int c0, int c1) {
+    const u64 width = map->boxes[0] * map->bytes;
+    u8* out = shared_at(to);
+    if ((uintptr_t)out % (map->swizzled ? 1024 : 128)) std::abort();
+    for (u64 row = 0; row < map->boxes[1]; row++)
+        for (u64 i = 0; i < map->boxes[0]; i++) {
+            const bool is_there = c1 + row < map->dims[1] && c0 + i < map->dims[0];
+            const u64 at = i * map->bytes, place = map->swizzled ? (at / 16 ^ row % 8) * 16 + at % 16 : at;
+            if (is_there) std::memcpy(out + row * width + place, (const u8*)map->data + (c1 + row) * map->row_bytes + (c0 + i) * map->bytes, map->bytes);
+            else std::memset(out + row * width + place, 0, map->bytes);
+        }
+}
 template <int N> inline void fewer_registers() {}
 template <int N> inline void more_registers() {}
 inline uint4 load_rows(const u16* row, bool turned) {

@@ -247,6 +247,7 @@ pub(crate) fn general_slot(
         exact_bytes: elements.map(|element| if element == 1 { 4 } else { 2 }),
         general: Some(general),
         latent: None,
+        floor: 0.0,
     })
 }
 

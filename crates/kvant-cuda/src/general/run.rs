@@ -137,7 +137,7 @@ impl Run<'_> {
             tile_units: tiles_of.map_or(0, |made| made.units) as i32,
             scale: scoring.scale,
             cap: scoring.cap,
-            floor: f32::NEG_INFINITY,
+            floor: slot.floor,
         };
         let grid = (slice.items * slot.kv_heads * of_item, 1);
         self.wait_and_launch(&format!("attend_general_m{tiles}"), grid, 256, shared, params);

@@ -188,7 +188,7 @@ impl Compiler<'_> {
                 self.upload(&tensors)?
             }
         };
-        Ok(ExpertMatrix { matrix, rows, bias: None, scale: 1.0 })
+        Ok(ExpertMatrix { matrix, rows, bias: None, scale: 1.0, gating: None })
     }
 }
 

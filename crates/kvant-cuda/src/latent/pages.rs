@@ -113,6 +113,7 @@ pub(crate) fn latent_slot(
             bits: [key.1, value.1],
             sink_tokens: sinks,
         }),
+        floor: 0.0,
     })
 }
 

@@ -175,6 +175,7 @@ impl Run<'_> {
             tiles: of_item as i32,
             kv_heads: slot.kv_heads as i32,
             scale: scale * std::f32::consts::LOG2_E,
+            floor: slot.floor,
         };
         self.launch(
             &format!("attend_latent_m{tiles}"),

@@ -12,6 +12,7 @@ use crate::pass::{Kinds, PassParams, PassPlan, SLICE, reading, slot_pages};
 use crate::profile::Stage;
 use crate::program::Program;
 use crate::recorder::{Graphs, Recorder};
+use crate::recurrent::{Recurrent, StatePlan};
 use crate::run::{PassBuffers, Run, fit};
 use crate::staging::Staging;
 use crate::step::StepKey;
@@ -145,7 +146,7 @@ impl CudaNetwork {
     fn fit(
         &self,
         buffers: &mut Option<PassBuffers>,
-        plan: &PassPlan,
+        (plan, states): (&PassPlan, &StatePlan),
         top: Option<&TopPlan>,
         words: usize,
         pages: &LayoutPages,
@@ -176,7 +177,8 @@ impl CudaNetwork {
             fit(card, &mut buffers.part_o, 4 * partials * of.width)?;
             fit(card, &mut buffers.part_ml, 8 * partials)?;
         }
-        Ok(())
+        let of_piece = self.program.recurrents().map(Recurrent::product_bytes).max().unwrap_or(0);
+        fit(card, &mut buffers.state_products, states.long.1 * of_piece)
     }
 }
 
@@ -234,7 +236,8 @@ impl Network for CudaNetwork {
         let Some(kept) = caches.first_mut() else { return Err(device_error("no cache")) };
         *params = words;
         let words = &*params;
-        self.fit(buffers, &plan, top.as_ref(), words.as_bytes().len(), &kept.pages).map_err(device_error)?;
+        let bytes = words.as_bytes().len();
+        self.fit(buffers, (&plan, &states), top.as_ref(), bytes, &kept.pages).map_err(device_error)?;
         let Some(buffers) = buffers.as_ref() else { return Err(device_error("no buffers")) };
         unread.check(&lineages, &spans)?;
         let changes = kept.tables.changes(&self.card).map_err(device_error)?;

@@ -1,8 +1,10 @@
 //! Mixers with recurrent state: short convolutions, gated DeltaNets and Mamba-2.
 //!
 //! State and rows lie in pages of the card's store, so forks, rollback, checkpoints and files are those of every sequence. A pass takes its
-//! pages beforehand ([`StatePlan`]) and computes token by token from the state at a chunk's start (`kernels/recurrent.cu`).
+//! pages beforehand ([`StatePlan`]) and computes from the state at a chunk's start: token by token (`kernels/recurrent.cu`), or a chunk at once
+//! where a sequence brings many tokens (`kernels/recurrent_chunks.cu`, [`chunks`]). Both have the same bits.
 
+mod chunks;
 mod pieces;
 mod run;
 
@@ -19,8 +21,15 @@ use kvant_model::description::{
 };
 use kvant_model::error::Result;
 
-/// Threads of a CTA of `kernels/recurrent.cu`, which share the channels of values.
+/// Threads of a CTA of `kernels/recurrent*.cu`, and channels of values that it has at most.
 const THREADS: usize = 256;
+const TILE: usize = 64;
+
+/// Keys are whole fours in each quarter (`QUARTERS` of `kernels/recurrent.cuh`).
+const KEY_STEP: usize = 16;
+
+/// Numbers after a key in shared memory (`KEY_PAD`).
+const KEY_PAD: usize = 4;
 
 /// A causal convolution.
 pub(crate) struct Convolution {
@@ -70,7 +79,7 @@ pub(crate) struct StatePlaces {
 /// A gated DeltaNet or Mamba-2.
 pub(crate) struct Recurrent {
     pub slot: StateSlot,
-    /// Of the kernel.
+    /// What its kernels' names end with.
     pub name: &'static str,
     pub heads: usize,
     pub key_heads: usize,
@@ -100,6 +109,11 @@ impl Recurrent {
     /// Numbers of its state: the convolution's tail, and a matrix of every head.
     fn state_count(&self) -> usize {
         self.conv.tail() + self.heads * self.key_dim * self.value_dim
+    }
+
+    /// CTAs that share the heads of a sequence.
+    fn tiles(&self) -> usize {
+        self.heads * self.value_dim.div_ceil(TILE)
     }
 }
 
@@ -144,16 +158,16 @@ pub(crate) fn check_state(mixer: &description::Mixer, shared: usize) -> std::res
         return Err(format!("a convolution of {} taps, where {STATE_CHUNK} are the most", conv.kernel));
     }
     let Some((keys, values)) = dims else { return Ok(()) };
-    let divides = values > 0 && THREADS.is_multiple_of(values) && keys.is_multiple_of(4 * THREADS / values);
-    if !divides || keys == 0 || keys > THREADS || shared_bytes(keys, values) + SCAN_SHARED > shared {
+    let divides = values > 0 && THREADS.is_multiple_of(values) && keys.is_multiple_of(KEY_STEP);
+    if !divides || keys == 0 || keys > THREADS || shared_bytes(keys) + SCAN_SHARED > shared {
         return Err(format!("recurrent state of {keys} × {values} channels"));
     }
     Ok(())
 }
 
-/// Shared memory of a CTA: the state of a head, keys and values of a chunk, a query.
-pub(crate) fn shared_bytes(keys: usize, values: usize) -> usize {
-    4 * (keys * values + STATE_CHUNK * (keys + values) + keys)
+/// Shared memory of a CTA that goes token by token: its part of a head's state, keys and values of a chunk, a query.
+fn shared_bytes(keys: usize) -> usize {
+    4 * (keys * TILE + STATE_CHUNK * (keys + KEY_PAD + TILE) + keys)
 }
 
 /// Rows of a layer, by runs that come again and again.
@@ -254,7 +268,7 @@ impl Compiler<'_> {
         };
         Ok(Recurrent {
             slot: of.slot,
-            name: "scan_delta",
+            name: "delta",
             heads,
             key_heads: dims.key_heads,
             tiled: dims.order == HeadOrder::Tiled,
@@ -310,7 +324,7 @@ impl Compiler<'_> {
         let norm = of.norm.as_ref();
         Ok(Recurrent {
             slot: of.slot,
-            name: "scan_mamba",
+            name: "mamba",
             heads: dims.heads,
             key_heads: dims.groups,
             tiled: false,

@@ -1,12 +1,20 @@
 //! A pass through mixers with recurrent state.
 
-use super::{Convolution, Recurrent, ShortConv, shared_bytes};
+use super::{Convolution, Recurrent, ShortConv, THREADS, shared_bytes};
 use crate::buffer::Buffer;
 use crate::device::Launch;
 use crate::mixer_params::{ConvParams, GateNormParams, ScaleParams, StateParams};
 use crate::params::Address;
 use crate::run::{Run, Target};
 use kvant_cache::{StateSlot, StateType};
+
+/// Rows from which on a convolution goes through several at once, so many of them, and its taps then at most (`kernels/recurrent.cu`).
+const MANY_ROWS: usize = 64;
+const CONVOLVED_ROWS: usize = 8;
+const MOST_TAPS: usize = 4;
+
+/// Numbers of a normed group that a warp takes alone, at most (`NARROW_GROUP`).
+const NARROW_GROUP: usize = 512;
 
 /// What a convolution reads and writes besides its state.
 struct Convolving {
@@ -27,7 +35,7 @@ fn address(buffer: &Option<Buffer>) -> Address {
 }
 
 impl Run<'_> {
-    /// As `kernels/recurrent.cu` numbers it.
+    /// As `kernels/recurrent.cuh` numbers it.
     fn state_type(&self) -> i32 {
         match self.states.state_type {
             StateType::F32 => 0,
@@ -80,8 +88,14 @@ impl Run<'_> {
             activation: of.activation,
             state_type: self.state_type(),
             state_count: on.state_count as i32,
+            rows: self.plan.rows as i32,
         };
-        self.launch("convolve", (self.plan.rows, of.channels.div_ceil(256)), 256, params);
+        let is_plain = self.states.state_type == StateType::F32 && of.kernel <= MOST_TAPS;
+        let (name, rows) = match self.plan.rows {
+            rows if is_plain && rows >= MANY_ROWS => ("convolve_many", rows.div_ceil(CONVOLVED_ROWS)),
+            rows => ("convolve", rows),
+        };
+        self.launch(name, (rows, of.channels.div_ceil(256)), 256, params);
     }
 
     pub(crate) fn recurrent(&mut self, of: &Recurrent, to: Target) {
@@ -117,6 +131,7 @@ impl Run<'_> {
             pages: self.pages,
             pieces: self.pieces(of.slot),
             sequences: self.at(self.states.sequences_at),
+            products: b.state_products.address(),
             refused: self.refused_at(of.slot.index(), 0),
             heads: of.heads as i32,
             key_heads: of.key_heads as i32,
@@ -138,14 +153,10 @@ impl Run<'_> {
             most: of.dt_limit.1,
             state_type: self.state_type(),
             state_count: of.state_count() as i32,
+            stages: 0,
         };
-        let launch = Launch {
-            grid: (of.heads as u32, self.states.sequences as u32),
-            threads: super::THREADS as u32,
-            shared: shared_bytes(of.key_dim, of.value_dim) as u32,
-            early: self.early,
-        };
-        self.recorder.launch(of.name, launch, params);
+        self.scan(of, params);
+        let groups = of.heads * of.value_dim / of.norm_width;
         let params = GateNormParams {
             x: mixed,
             gates: column(places.gates),
@@ -155,8 +166,35 @@ impl Run<'_> {
             stride: stride as i32,
             gate_first: of.gate_first.into(),
             eps: of.norm_eps,
+            groups: groups as i32,
         };
-        self.launch("gate_norm", (rows, of.heads * of.value_dim / of.norm_width), 256, params);
+        let ctas = if of.norm_width <= NARROW_GROUP { groups.div_ceil(8) } else { groups };
+        self.launch("gate_norm", (rows, ctas), 256, params);
         self.linear(&of.output, rows, b.inner.address(), to);
+    }
+
+    /// Goes through the tokens of all sequences: those that bring many by chunks, where there is room for that, others one by one.
+    fn scan(&mut self, of: &Recurrent, params: StateParams) {
+        let (long, pieces) = self.states.long;
+        let form = of.chunk_form(self.recorder.card().limits().shared).filter(|_| long > 0);
+        let first = if form.is_some() { long } else { 0 };
+        if let Some(form) = form {
+            let params = StateParams { stages: form.stages as i32, ..params };
+            let products = self.scan_launch((pieces, of.key_heads), form.products);
+            self.recorder.launch(&format!("chunk_products_{}", of.name), products, params);
+            let scan = self.scan_launch((of.tiles(), long), form.scan);
+            self.recorder.launch(&format!("scan_chunks_{}", of.name), scan, params);
+        }
+        if self.states.sequences > first {
+            let params = StateParams { sequences: params.sequences + 8 * first as u64, ..params };
+            let launch =
+                self.scan_launch((of.tiles(), self.states.sequences - first), shared_bytes(of.key_dim));
+            self.recorder.launch(&format!("scan_{}", of.name), launch, params);
+        }
+    }
+
+    fn scan_launch(&self, grid: (usize, usize), shared: usize) -> Launch {
+        let grid = (grid.0 as u32, grid.1 as u32);
+        Launch { grid, threads: THREADS as u32, shared: shared as u32, early: self.early }
     }
 }

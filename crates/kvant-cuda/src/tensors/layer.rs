@@ -1,6 +1,6 @@
 //! A layer's pass: pages taken and entered into tables, then the kernels on the library's stream.
 
-use super::{CardCache, CardPass, PassError, PlanKey, Work};
+use super::{CardCache, CardPass, PassError, PlanKey, TensorNumber, Work};
 use crate::attend::{Attend, encode};
 use crate::buffer::{Pinned, upload};
 use crate::cache::LayoutPages;
@@ -115,7 +115,7 @@ impl CardLayer {
             if !tokens.is_empty() {
                 let span = Span { start: sequence.len(), tokens: tokens.len(), row, ..Span::default() };
                 spans.push((batch, span));
-                places.extend(tokens.iter().flat_map(|token| [batch as u32, *token as u32]));
+                places.extend(tokens.iter().map(|token| [batch as u32, *token as u32]));
                 row += tokens.len();
             }
         }
@@ -138,7 +138,7 @@ impl CardLayer {
         spans.iter_mut().zip(seats).for_each(|((_, span), seat)| span.seat = seat);
         let only: Vec<Span> = spans.iter().map(|(_, span)| *span).collect();
         let mut words = PassParams::default();
-        let places_at = words.add(places);
+        let places_at = words.add(places.iter().flatten().copied());
         let plan = PassPlan::new(&mut words, rule, &only, std::iter::empty(), &[], kinds);
         let mut table = Vec::new();
         for (batch, span) in &spans {
@@ -200,7 +200,9 @@ impl CardLayer {
             let Work { words, queries, out, part_o, part_ml, plans } = work;
             let Some(kept) = plans.last() else { return Err(device("no plan".to_owned())) };
             let partials = kept.slices.iter().map(|slice| slice.slots).max().unwrap_or(0) * heads;
-            fit(card, out, 2 * rows * heads * of.dim)?;
+            // Rows that lie in the tensor as they do here are written there.
+            let straight = attend.out.rows_at(heads * of.dim, of.dim, &places);
+            fit(card, out, if straight.is_some() { 0 } else { 2 * rows * heads * of.dim })?;
             fit(card, part_o, 4 * partials * of.dim)?;
             fit(card, part_ml, 8 * partials)?;
             let early = plan.is_step;
@@ -215,7 +217,8 @@ impl CardLayer {
                 exact: (words.address() + exact_at, plan.exact_stride),
                 plan: kept.words.address(),
                 queries: queries.address(),
-                out: out.address(),
+                out: straight.unwrap_or(out.address()),
+                bf16: straight.is_some() && attend.out.number == TensorNumber::Bf16,
                 part_o: part_o.address(),
                 part_ml: part_ml.address(),
                 turned: (0, 0), // keys of a plan are refused
@@ -229,7 +232,9 @@ impl CardLayer {
                 places: words.address() + places_at,
                 heads: heads as i32,
             };
-            recorder.launch("to_tensor", launch((rows, heads), early), params);
+            if straight.is_none() {
+                recorder.launch("to_tensor", launch((rows, heads), early), params);
+            }
         }
         // SAFETY: every launch has the struct of its kernel, over buffers that have just been given their sizes and tensors of the caller's.
         unsafe { recorder.submit(None) }?;

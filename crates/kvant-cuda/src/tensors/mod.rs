@@ -86,6 +86,17 @@ impl CardTensor {
         let [batch, head, token] = self.strides;
         TensorParams { data: self.address, batch, head, token, number: self.number as i32, zero: 0 }
     }
+
+    /// Where the first of these rows (batch, token) lies, if all follow one another, `width` numbers of 16 bits each, with `dim` of every head.
+    fn rows_at(&self, width: usize, dim: usize, rows: &[[u32; 2]]) -> Option<Address> {
+        let [batch, head, token] = self.strides;
+        let place = |[b, t]: [u32; 2]| i64::from(b) * batch + i64::from(t) * token;
+        let first = place(*rows.first()?);
+        let follow = (0..).zip(rows).all(|(row, own)| place(*own) == first + row * width as i64);
+        let address = self.address.checked_add_signed(2 * first)?;
+        let is_16_bits = self.number != TensorNumber::F32;
+        (is_16_bits && follow && head == dim as i64 && address.is_multiple_of(16)).then_some(address)
+    }
 }
 
 /// Queries of a pass.

@@ -8,11 +8,13 @@ mod general;
 mod latent;
 mod prefill;
 mod sampling;
+mod sparse;
 mod states;
 mod strict;
 mod tiles;
 mod unread;
 mod upload;
+mod wide;
 
 use kvant_attention::KvCache;
 use kvant_cache::{Arena, CacheLayout, KvShape, PageStore, Slots, Store};
@@ -34,7 +36,7 @@ fn subject() -> Option<Subject> {
     Some(Subject { device, models: ModelSet::Wide, short: is_short(), bounds: Bounds::F16, refuses: REFUSES })
 }
 
-/// Kernels are for heads of 64 channels and more, and for recurrent states as wide: the wide models stand for fixtures with narrower ones.
+/// Kernels are for heads of 64 channels and more, and for recurrent states of whole 16: the wide models stand for fixtures with narrower ones.
 const REFUSES: &[Refused] = &[
     Refused {
         because: "latents of 24 and 8 channels",
@@ -58,6 +60,7 @@ const REFUSES: &[Refused] = &[
             "gpt_neox",
             "gpt_oss",
             "granite",
+            "granitemoehybrid_dense",
             "lfm2",
             "lfm2_moe",
             "llama",
@@ -74,20 +77,11 @@ const REFUSES: &[Refused] = &[
             "starcoder2",
         ],
     },
-    Refused {
-        because: "recurrent state of",
-        names: &[
-            "falcon_h1",
-            "falcon_h1_norm",
-            "granitemoehybrid",
-            "granitemoehybrid_dense",
-            "nemotron_h",
-            "nemotron_h_moe",
-            "qwen3_5",
-            "qwen3_5_moe",
-            "qwen3_next",
-        ],
-    },
+    Refused { because: "recurrent state of", names: &["falcon_h1_norm", "nemotron_h", "nemotron_h_moe"] },
+    Refused { because: "heads of 16 and 8 channels", names: &["mimo_v2_flash"] },
+    Refused { because: "heads of 20 and 20 channels", names: &["falcon_h1"] },
+    Refused { because: "experts of 48 and 24 rows", names: &["granitemoehybrid"] },
+    Refused { because: "experts of 64 and 24 rows", names: &["qwen3_5_moe", "qwen3_next"] },
     Refused {
         because: "heads of 32 and 32 channels",
         names: &[
@@ -98,6 +92,7 @@ const REFUSES: &[Refused] = &[
             "llama_hd",
             "qwen2_yarn",
             "qwen3",
+            "qwen3_5",
             "qwen3_moe",
             "qwen3_vl",
         ],

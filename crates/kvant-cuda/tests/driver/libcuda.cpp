@@ -33,7 +33,7 @@ static std::map<void*, std::vector<Launched>*> capturing;  // by stream
 static std::map<std::string, Function> functions;
 static std::map<u64, size_t> sizes;  // of what cuMemAlloc gave
 static long long memory_left = -1, launches_left = -1, driver_version = 12080, copied;
-static bool is_lost;
+static bool is_lost, has_maps;
 static bool takes(size_t bytes) {
     if (memory_left >= 0 && (long long)bytes > memory_left) return false;
     if (memory_left >= 0) memory_left -= bytes;
@@ -57,11 +57,13 @@ static void clear_pages_entry(Params p) {
 
 extern "C" {
 // `memory`: so many bytes can still be had; `lost`: after so many launches the card is gone; `driver`: the version. Negative: no such fault.
+// `maps`: 1 for a card with tensor maps, which takes wider tiles.
 int kvant_fault(const char* what, long long n) {
     std::lock_guard<std::mutex> lock(mutex);
     if (!strcmp(what, "memory")) return memory_left = n, 0;
     if (!strcmp(what, "lost")) return launches_left = n, is_lost = n == 0, 0;
     if (!strcmp(what, "driver")) return driver_version = n < 0 ? 12080 : n, 0;
+    if (!strcmp(what, "maps")) return has_maps = n == 1, 0;
     return 1;
 }
 long long kvant_copied() { return copied; }
@@ -77,6 +79,7 @@ Result cuDeviceGetAttribute(int* value, int attribute, int) {
         case 16: *value = 3; break;  // multiprocessors
         case 75: *value = 9; break;  // compute capability
         case 76: *value = 0; break;
+        case 127: *value = has_maps; break;
         default: *value = 0;
     }
     return OK;
@@ -172,12 +175,21 @@ Result cuMemSetAccess(u64 at, size_t bytes, const void*, size_t) {
     return memset((void*)at, 0xff, bytes), OK;
 }
 
+Result cuTensorMapEncodeTiled(TensorMap* map, int number, unsigned, void* data, const u64* dims, const u64* strides, const unsigned* boxes, const unsigned*, int, int swizzle, int, int) {
+    // Numbers of two bytes or of eight.
+    *map = {(u64)data, {dims[0], dims[1]}, strides[0], {boxes[0], boxes[1]}, number == 6 ? 2u : 8u, swizzle == 3, {}};
+    return (u64)data % 16 || strides[0] % 16 ? LAUNCH_FAILED : OK;
+}
+
 Result cuLaunchKernelEx(const Config* config, void* function, void** arguments, void**) {
     std::lock_guard<std::mutex> lock(mutex);
     if (launches_left > 0 && --launches_left == 0) is_lost = true;
     ALIVE;
     Launched l = {(Function*)function, *config, {}};
-    memcpy(&l.params, arguments[0], sizeof l.params);  // the backend passes as many words for every kernel
+    // The backend passes as many words for every kernel, and maps before them to those that have some.
+    const size_t maps = arguments[0] == arguments[1] ? 0 : sizeof(WideMaps);
+    memcpy(&l.params, arguments[0], maps);
+    memcpy((u8*)&l.params + maps, arguments[1], sizeof l.params - sizeof(WideMaps));
     auto graph = capturing.find(config->stream);
     if (graph != capturing.end()) graph->second->push_back(l);
     else launch(l);

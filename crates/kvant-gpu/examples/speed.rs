@@ -20,8 +20,8 @@ use std::io::BufWriter;
 use std::time::Instant;
 use tracing_subscriber::filter::LevelFilter;
 
-/// Tokens of a pass over a prompt, as sessions have them.
-const CHUNK: usize = 256;
+/// Tokens of a pass over a prompt, as sessions have them on cards with matrices.
+const CHUNK: usize = 1024;
 
 /// Seconds of work before a measurement, at least and at most, and tokens that are decoded in one.
 const WARM: f64 = 2.0;

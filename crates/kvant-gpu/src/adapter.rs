@@ -54,7 +54,7 @@ pub struct AdapterReport {
     pub subgroup: (u32, u32),
     /// The largest part of a buffer that a kernel sees at once.
     pub binding_bytes: u64,
-    /// Bytes of memory of its own; `None` where it shares the host's, or its driver does not say.
+    /// Bytes of memory of its own, or that it may keep of the host's (Metal); `None` where its driver does not say.
     pub memory: Option<u64>,
     /// How it computes products.
     pub arithmetic: Arithmetic,
@@ -123,7 +123,7 @@ pub(crate) fn report(adapter: &wgpu::Adapter) -> AdapterReport {
         driver: format!("{} {}", info.driver, info.driver_info).trim().to_owned(),
         subgroup: (info.subgroup_min_size, info.subgroup_max_size),
         binding_bytes: limits.max_storage_buffer_binding_size,
-        memory: if kind == AdapterKind::Discrete { own_memory(adapter) } else { None },
+        memory: if kind == AdapterKind::Discrete || api == "metal" { own_memory(adapter) } else { None },
         arithmetic: Arithmetic::of(adapter, kind, api),
         unfit,
     }
@@ -167,9 +167,14 @@ pub(crate) fn has_fast_byte_dots(_: &wgpu::Adapter) -> bool {
     false
 }
 
+/// Bytes that Metal keeps resident for a GPU: about three quarters of the memory that a Mac shares with it, or what `iogpu.wired_limit_mb`
+/// allows. Beyond them pages are moved in and out while kernels wait.
 #[cfg(target_vendor = "apple")]
-fn own_memory(_: &wgpu::Adapter) -> Option<u64> {
-    None
+fn own_memory(adapter: &wgpu::Adapter) -> Option<u64> {
+    use objc2_metal::MTLDevice;
+    // SAFETY: the adapter is asked for a number and nothing of it is kept or destroyed.
+    let metal = unsafe { adapter.as_hal::<wgpu::hal::api::Metal>() }?;
+    Some(metal.raw_device().recommendedMaxWorkingSetSize())
 }
 
 /// Every adapter of this machine, GPUs first.

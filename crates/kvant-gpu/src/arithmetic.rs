@@ -35,6 +35,33 @@ impl Arithmetic {
         Arithmetic { dots, matrices: matrices(adapter) }
     }
 
+    /// Whether somebody chose.
+    pub(crate) fn is_wished() -> bool {
+        !wish().is_empty()
+    }
+
+    /// As it is kept, and as saved sessions are marked with it: `dots matrices16`, `dots`, `matrices8`, `f32`.
+    pub fn code(self) -> String {
+        let dots = self.dots.then(|| "dots".to_owned());
+        let matrices = self.matrices.map(|side| format!("matrices{side}"));
+        let ways: Vec<String> = dots.into_iter().chain(matrices).collect();
+        if ways.is_empty() { "f32".to_owned() } else { ways.join(" ") }
+    }
+
+    /// The one of `offered` that a code stands for; `None` for others.
+    pub(crate) fn of_code(code: &str, offered: Arithmetic) -> Option<Arithmetic> {
+        offered.choices().into_iter().find(|choice| choice.code() == code)
+    }
+
+    /// All ways in which an adapter that offers this can compute.
+    pub(crate) fn choices(self) -> Vec<Arithmetic> {
+        let mut all = Vec::new();
+        for dots in [self.dots, false] {
+            all.extend([self.matrices, None].map(|matrices| Arithmetic { dots, matrices }));
+        }
+        all
+    }
+
     /// What is wrong with [`ARITHMETIC_VARIABLE`].
     pub(crate) fn mistake() -> Option<String> {
         let wish = wish();

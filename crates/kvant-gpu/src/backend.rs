@@ -84,6 +84,10 @@ impl Backend for GpuBackend {
         self.gpu.name()
     }
 
+    fn arithmetic(&self) -> String {
+        self.gpu.arithmetic().code()
+    }
+
     fn compile(&self, description: &Description, checkpoint: &Checkpoint) -> Result<Box<dyn Network>> {
         Ok(Box::new(self.network(description, checkpoint)?))
     }

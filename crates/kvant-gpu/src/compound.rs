@@ -180,8 +180,6 @@ pub(crate) fn refusal(coding: &Coding) -> Option<String> {
             "angles of {} tokens of {} channels ({POLAR_BLOCK} at a time) are more than are encoded on a GPU",
             pages.tokens, pages.dim
         )),
-        // Written, and not held to the CPU's pages yet.
-        Coding::Sum(_) => Some("codes of what other codes leave over do not run".to_owned()),
         _ => None,
     }
 }

@@ -3,10 +3,11 @@
 use crate::adapter::{AdapterReport, adapters};
 use crate::arithmetic::Arithmetic;
 use crate::backend::GpuBackend;
+use crate::choice::choice_key;
 use crate::device::Gpu;
 use crate::layout::check_cache;
 use kvant_cache::CacheLayout;
-use kvant_device::{BackendOptions, Device, DeviceKind, DeviceReport};
+use kvant_device::{BackendOptions, Device, DeviceKind, DeviceReport, Kept};
 use kvant_model::{Backend, Checkpoint, Description, LoadError};
 use std::sync::Arc;
 
@@ -29,6 +30,7 @@ fn reports() -> Vec<DeviceReport> {
 }
 
 fn report(adapter: AdapterReport) -> DeviceReport {
+    let choice = choice_key(&adapter);
     let AdapterReport { name, kind, api, driver, subgroup, memory, arithmetic, unfit, .. } = adapter;
     let lanes = match subgroup {
         (0, _) => String::new(),
@@ -36,7 +38,7 @@ fn report(adapter: AdapterReport) -> DeviceReport {
         (least, most) => format!(", subgroups of {least} to {most}"),
     };
     let about = format!("{}, {api}, {driver}{lanes}; products of {arithmetic}", kind.name());
-    DeviceReport { name, about, memory, unfit, one_order: arithmetic == Arithmetic::default() }
+    DeviceReport { name, about, memory, choice, unfit, one_order: arithmetic == Arithmetic::default() }
 }
 
 impl Device for Gpu {
@@ -50,6 +52,15 @@ impl Device for Gpu {
 
     fn memory(&self) -> Option<u64> {
         self.report().memory
+    }
+
+    fn fastest(&self, kept: &dyn Kept) -> Option<Arc<dyn Device>> {
+        let fastest = self.fastest_arithmetic(kept);
+        if fastest == self.arithmetic() {
+            return None;
+        }
+        let device = self.reopened(fastest).ok()?;
+        Some(Arc::new(device))
     }
 
     fn check_model(&self, description: &Description, checkpoint: &Checkpoint) -> Result<(), LoadError> {

@@ -22,9 +22,9 @@ pub struct CacheUnsupported {
     pub what: String,
 }
 
-/// The families of codecs that run.
-pub(crate) fn families() -> Vec<&'static str> {
-    kvant_codec::FAMILIES.iter().map(|family| family.name).filter(|name| *name != "turbo").collect()
+/// The families of codecs that run: all of them.
+fn families() -> Vec<&'static str> {
+    kvant_codec::FAMILIES.iter().map(|family| family.name).collect()
 }
 
 /// The kernels of a slot or of one of its sides that were built.
@@ -53,6 +53,8 @@ pub(crate) struct SlotKernels {
     pub is_latent: bool,
     /// Whether few tokens attend one by one, for each to have the bits that it has alone.
     pub is_alike: bool,
+    /// Values of a page are left out for a query whose largest score there is this far below its largest so far (`--sparse-v`).
+    pub floor: Option<f32>,
     pub built: Built,
 }
 
@@ -99,6 +101,7 @@ impl LayoutKernels {
                 value,
                 is_latent,
                 is_alike: gpu.arithmetic().dots,
+                floor: layout.sparse_v().map(|share| share.get().ln()),
                 built: Built::default(),
             }));
         }

@@ -18,6 +18,7 @@
 //! | module | what it is |
 //! |---|---|
 //! | `adapter`, `arithmetic`, `device` | what a machine has; how products are computed; a device with its queue and the kernels built so far |
+//! | `choice` | which ways to compute are the fastest, measured once |
 //! | `kernel`, `unroll`, `recorder` | a WGSL text as a pipeline; its loops written out; a pass as dispatches |
 //! | `times` | how long each kernel of a pass took |
 //! | `buffer`, `pass_buffers`, `pages` | buffers; those of passes; the page store that sequences take their pages from |
@@ -76,6 +77,7 @@ mod attend;
 mod backend;
 mod basis;
 mod buffer;
+mod choice;
 mod coding;
 mod compile;
 mod compile_moe;

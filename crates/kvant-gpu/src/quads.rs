@@ -156,7 +156,9 @@ impl SlotKernels {
 
     /// The same of exact pages alone.
     pub(crate) fn exact_bytes(&self) -> usize {
-        16 * (COLUMNS * self.query_fours() + self.key.dim() + 256 + 128 + 16 + 5)
+        // Beside what every kernel has, scores of four pages where values are left out.
+        let tops = if self.floor.is_some() { 4 } else { 0 };
+        16 * (COLUMNS * self.query_fours() + self.key.dim() + 256 + 128 + 16 + 5 + tops)
     }
 
     /// The constants of the kernel over exact pages, and how often its loops run.
@@ -181,7 +183,15 @@ impl SlotKernels {
                 quads(SINKS)
             );
         }
-        let counts = vec![("COLS", COLUMNS), ("KEY_WORDS", key_words), ("VALUE_WORDS", value_words)];
+        constants += &self.floor_text();
+        let is_sparse = usize::from(self.floor.is_some());
+        let counts = vec![
+            ("COLS", COLUMNS),
+            ("KEY_WORDS", key_words),
+            ("VALUE_WORDS", value_words),
+            ("SPARSE", is_sparse),
+            ("DENSE", 1 - is_sparse),
+        ];
         (constants, counts)
     }
 

@@ -69,7 +69,7 @@ impl SlotKernels {
     fn attend_bytes(&self, columns: usize) -> usize {
         let latents = if self.is_latent { 4 * self.value.dim() } else { 0 };
         columns * (latents + 16 * self.query_fours() + 4 * 128 + 32 + 16)
-            + 4 * (128 / self.value.tokens() + 1)
+            + 4 * (128 / self.value.tokens() + 1) * (1 + if self.floor.is_some() { columns } else { 0 })
             + self.along_bytes(columns)
     }
 
@@ -82,6 +82,11 @@ impl SlotKernels {
         };
         let has_trellis = matches!(self.value.format, Coding::Trellis(_));
         keys + if has_trellis { trellis::VALUE_BYTES } else { 0 }
+    }
+
+    /// The constant of a cache that leaves values out: how far below its query's largest score a page's may be.
+    pub(crate) fn floor_text(&self) -> String {
+        self.floor.map_or_else(String::new, |floor| format!("const FLOOR = {floor:?};\n"))
     }
 
     /// Columns of the kernel that serves blocks of `wanted` queries of a kv head.
@@ -195,6 +200,7 @@ impl SlotKernels {
             ("VALUE_STEP", value_step),
             ("KEY_CHUNKS", self.key.fours / 4),
             ("CHUNK_STEP", chunk_step),
+            ("SPARSE", usize::from(self.floor.is_some())),
         ];
         let constants = format!(
             "const COLS = {columns}u;\nconst Q4 = {}u;\nconst KEY_FOURS = {}u;\nconst KEY_DIM = {}u;\nconst VALUE_DIM = {}u;\n\
@@ -234,7 +240,9 @@ impl SlotKernels {
         if !in_integers {
             self.add_coded_texts(&mut loops, &mut coded);
         }
-        let text = include_str!("wgsl/attend.wgsl").replace("//SCORES", loops[0]).replace("//SUMS", loops[1]);
+        let floor = self.floor_text();
+        let text = floor
+            + &include_str!("wgsl/attend.wgsl").replace("//SCORES", loops[0]).replace("//SUMS", loops[1]);
         let (mut maps, mut codes) = (String::new(), "");
         for (side, name) in [(&self.key, "key_map"), (&self.value, "value_map")] {
             if side.map().is_some() {

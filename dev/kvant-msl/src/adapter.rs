@@ -1,7 +1,7 @@
 //! The adapter: what a Mac's offers, as far as kernels are concerned.
 
-use crate::Metal;
 use crate::device::HostDevice;
+use crate::launcher::Launcher;
 use std::future::ready;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ const MOST_BUFFERS: u32 = 29;
 
 #[derive(Debug)]
 pub(crate) struct HostAdapter {
-    metal: Metal,
+    launcher: Arc<dyn Launcher>,
 }
 
 impl HostAdapter {
-    pub(crate) fn new(metal: Metal) -> HostAdapter {
-        HostAdapter { metal }
+    pub(crate) fn new(launcher: Arc<dyn Launcher>) -> HostAdapter {
+        HostAdapter { launcher }
     }
 }
 
@@ -42,19 +42,9 @@ pub(crate) fn limits() -> wgpu::Limits {
     }
 }
 
-pub(crate) fn info() -> wgpu::AdapterInfo {
-    wgpu::AdapterInfo {
-        name: "MSL on the host".to_owned(),
-        driver: "kvant-msl".to_owned(),
-        subgroup_min_size: 32,
-        subgroup_max_size: 32,
-        ..wgpu::AdapterInfo::new(wgpu::DeviceType::Cpu, wgpu::Backend::Metal)
-    }
-}
-
 impl AdapterInterface for HostAdapter {
     fn request_device(&self, _: &wgpu::DeviceDescriptor<'_>) -> Pin<Box<dyn RequestDeviceFuture>> {
-        let device = Arc::new(HostDevice::new(self.metal.clone()));
+        let device = Arc::new(HostDevice::new(Arc::clone(&self.launcher)));
         let queue = crate::device::HostQueue { device: Arc::clone(&device) };
         Box::pin(ready(Ok((
             DispatchDevice::custom(crate::device::DeviceHandle(device)),
@@ -79,7 +69,7 @@ impl AdapterInterface for HostAdapter {
     }
 
     fn get_info(&self) -> wgpu::AdapterInfo {
-        info()
+        self.launcher.info()
     }
 
     fn get_texture_format_features(&self, _: wgpu::TextureFormat) -> wgpu::TextureFormatFeatures {

@@ -1,29 +1,15 @@
 //! Passes as lists of commands, and how a command is run.
 
-use crate::CHECKED;
 use crate::device::{clear, copy};
-use crate::library::{Library, Order};
+use crate::launcher::{Binding, Built, Dispatch, Launcher};
 use crate::memory::Memory;
-use crate::translate::{IMMEDIATES_SLOT, Translated};
-use std::ffi::c_void;
-use std::fs;
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use crate::translate::Translated;
 use std::sync::{Arc, Mutex, PoisonError};
 use wgpu::custom::*;
 
 /// Layouts say nothing that a kernel's text does not.
 #[derive(Debug)]
 pub(crate) struct Shape;
-
-/// A part of a buffer.
-#[derive(Debug, Clone)]
-pub(crate) struct Binding {
-    pub memory: Arc<Memory>,
-    pub at: usize,
-    pub bytes: usize,
-}
 
 /// Buffers by binding.
 #[derive(Debug)]
@@ -36,39 +22,22 @@ impl BindGroupInterface for HostBindGroup {}
 /// A kernel, compiled. Handles share it.
 #[derive(Debug, Clone)]
 pub(crate) struct Pipeline {
-    label: String,
     built: Option<Arc<Built>>,
-}
-
-#[derive(Debug)]
-struct Built {
-    kernel: Translated,
-    code: Library,
-    runs: AtomicUsize,
-    /// A file that has the WGSL of a kernel once it has run.
-    mark: PathBuf,
 }
 
 impl Pipeline {
     pub(crate) fn build(
         label: String,
         kernel: Translated,
-        folder: &Path,
-        fast: bool,
+        launcher: &dyn Launcher,
     ) -> Result<Pipeline, String> {
-        let code = Library::compile(&kernel, folder, fast)?;
-        let marks = folder.join("ran");
-        fs::create_dir_all(&marks).map_err(|e| format!("{}: {e}", marks.display()))?;
-        let mut hasher = DefaultHasher::new();
-        kernel.wgsl.hash(&mut hasher);
-        let mark = marks.join(format!("{label}-{:016x}.wgsl", hasher.finish()));
-        let built = Built { kernel, code, runs: AtomicUsize::new(0), mark };
-        Ok(Pipeline { label, built: Some(Arc::new(built)) })
+        let code = launcher.compile(&label, &kernel)?;
+        Ok(Pipeline { built: Some(Arc::new(Built { label, kernel, code })) })
     }
 
     /// One that was reported already.
-    pub(crate) fn broken(label: String) -> Pipeline {
-        Pipeline { label, built: None }
+    pub(crate) fn broken() -> Pipeline {
+        Pipeline { built: None }
     }
 }
 
@@ -83,99 +52,28 @@ impl ComputePipelineInterface for Pipeline {
 pub(crate) enum Command {
     Copy { from: Arc<Memory>, from_at: usize, to: Arc<Memory>, to_at: usize, bytes: usize },
     Clear { memory: Arc<Memory>, at: usize, bytes: usize },
-    Dispatch { pipeline: Pipeline, bindings: Vec<Binding>, immediates: Vec<u8>, grid: [u32; 3] },
+    Dispatch(Dispatch),
 }
 
-impl Command {
-    /// Does it, or says what was wrong.
-    pub(crate) fn run(&self) -> Result<(), String> {
-        match self {
+/// Runs commands in their order: dispatches that follow each other together. Says what was wrong with each such run.
+pub(crate) fn run(launcher: &dyn Launcher, commands: &[Command]) -> Vec<String> {
+    let (mut wrong, mut together) = (Vec::new(), Vec::new());
+    for command in commands {
+        if let Command::Dispatch(dispatch) = command {
+            together.push(dispatch);
+            continue;
+        }
+        wrong.extend(launcher.run(&std::mem::take(&mut together)).err());
+        match command {
             Command::Copy { from, from_at, to, to_at, bytes } => {
                 to.write(*to_at, &from.bytes()[*from_at..from_at + bytes]);
-                Ok(())
             }
-            Command::Clear { memory, at, bytes } => {
-                memory.write(*at, &vec![0; *bytes]);
-                Ok(())
-            }
-            Command::Dispatch { pipeline, bindings, immediates, grid } => {
-                let Some(built) = &pipeline.built else { return Ok(()) };
-                built
-                    .dispatch(bindings, immediates, *grid)
-                    .map_err(|what| format!("{} on {grid:?} workgroups: {what}", pipeline.label))
-            }
+            Command::Clear { memory, at, bytes } => memory.write(*at, &vec![0; *bytes]),
+            Command::Dispatch(_) => unreachable!("met above"),
         }
     }
-}
-
-impl Built {
-    fn dispatch(&self, bindings: &[Binding], immediates: &[u8], grid: [u32; 3]) -> Result<(), String> {
-        let run = self.runs.fetch_add(1, Ordering::Relaxed);
-        if run == 0 {
-            fs::write(&self.mark, &self.kernel.wgsl).map_err(|e| format!("{}: {e}", self.mark.display()))?;
-        }
-        if run >= CHECKED {
-            return self.launch(bindings, immediates, grid, Order::ALL[run % Order::ALL.len()]);
-        }
-        let written = || bindings.iter().zip(&self.kernel.writes).filter(|(_, writes)| **writes);
-        let bytes = || -> Vec<Vec<u8>> { written().map(|(of, _)| of.memory.bytes().to_vec()).collect() };
-        let before = bytes();
-        let mut first: Option<Vec<Vec<u8>>> = None;
-        for order in Order::ALL {
-            for ((binding, _), bytes) in written().zip(&before) {
-                binding.memory.write(0, bytes);
-            }
-            self.launch(bindings, immediates, grid, order)?;
-            let after = bytes();
-            if let Some(place) = difference(first.get_or_insert_with(|| after.clone()), &after) {
-                return Err(format!(
-                    "{place} when threads run {order:?} and not {:?}: is a barrier missing?",
-                    Order::ALL[0]
-                ));
-            }
-        }
-        Ok(())
-    }
-
-    fn launch(
-        &self,
-        bindings: &[Binding],
-        immediates: &[u8],
-        grid: [u32; 3],
-        order: Order,
-    ) -> Result<(), String> {
-        let kernel = &self.kernel;
-        if bindings.len() != kernel.writes.len() {
-            return Err(format!("{} buffers for {} bindings", bindings.len(), kernel.writes.len()));
-        }
-        // Words, so that arguments are as aligned as on a device.
-        let immediates = Memory::new(immediates.len()).filled(immediates);
-        let sizes: Vec<u32> = kernel
-            .sized
-            .iter()
-            .map(|binding| u32::try_from(bindings[*binding].bytes).unwrap_or(u32::MAX))
-            .collect();
-        let mut slots: Vec<*mut c_void> = vec![std::ptr::null_mut(); kernel.sizes_slot() + 1];
-        slots[IMMEDIATES_SLOT] = immediates.address().cast();
-        for (binding, part) in bindings.iter().enumerate() {
-            // SAFETY: a binding lies within its buffer, which wgpu has checked.
-            slots[Translated::slot(binding)] = unsafe { part.memory.address().add(part.at) }.cast();
-        }
-        slots[kernel.sizes_slot()] = sizes.as_ptr().cast_mut().cast();
-        // SAFETY: slots have the buffers that the text names, with the sizes that it is told, alive until the end of the call;
-        // commands of a queue run one at a time, and kernels check every index against the sizes.
-        unsafe { self.code.launch(&slots, grid, order) }
-    }
-}
-
-/// The first word that two results have not in common, and how many more there are.
-fn difference(before: &[Vec<u8>], after: &[Vec<u8>]) -> Option<String> {
-    let (buffer, (before, after)) = before.iter().zip(after).enumerate().find(|(_, (a, b))| a != b)?;
-    let words = before.as_chunks::<4>().0.iter().zip(after.as_chunks::<4>().0).enumerate();
-    let mut differ = words.filter(|(_, (a, b))| a != b);
-    let (at, (a, b)) = differ.next()?;
-    let (a, b, more) = (u32::from_le_bytes(*a), u32::from_le_bytes(*b), differ.count());
-    Some(format!("word {at} of written buffer {buffer} is {b:#x} and not {a:#x}, and {more} more differ,"))
+    wrong.extend(launcher.run(&together).err());
+    wrong
 }
 
 /// Commands that are being recorded.
@@ -337,7 +235,9 @@ impl ComputePassInterface for HostPass {
     fn dispatch_workgroups(&mut self, x: u32, y: u32, z: u32) {
         let Some(pipeline) = self.pipeline.clone() else { unreachable!("a dispatch without a pipeline") };
         let (bindings, immediates) = (self.bindings.clone(), self.immediates.clone());
-        add(&self.commands, Command::Dispatch { pipeline, bindings, immediates, grid: [x, y, z] });
+        // A pipeline without a kernel was reported already.
+        let Some(built) = pipeline.built else { return };
+        add(&self.commands, Command::Dispatch(Dispatch { built, bindings, immediates, grid: [x, y, z] }));
     }
 
     fn dispatch_workgroups_indirect(&mut self, _: &DispatchBuffer, _: u64) {

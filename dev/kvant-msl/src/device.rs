@@ -1,9 +1,10 @@
 //! The device and its queue. What kernels do not need, a device does not have.
 
-use crate::commands::{Binding, Command, HostBindGroup, HostEncoder, Pipeline, Recorded, Shape};
+use crate::adapter;
+use crate::commands::{Command, HostBindGroup, HostEncoder, Pipeline, Recorded, Shape, run};
+use crate::launcher::{Binding, Launcher};
 use crate::memory::{HostBuffer, Memory};
 use crate::translate::translate;
-use crate::{Math, Metal, adapter};
 use std::fmt;
 use std::future::ready;
 use std::pin::Pin;
@@ -14,19 +15,19 @@ use wgpu::custom::*;
 type Handler = Arc<dyn wgpu::UncapturedErrorHandler>;
 
 pub(crate) struct HostDevice {
-    metal: Metal,
+    launcher: Arc<dyn Launcher>,
     handler: Mutex<Option<Handler>>,
 }
 
 impl fmt::Debug for HostDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("HostDevice").field(&self.metal).finish()
+        f.debug_tuple("HostDevice").field(&self.launcher).finish()
     }
 }
 
 impl HostDevice {
-    pub(crate) fn new(metal: Metal) -> HostDevice {
-        HostDevice { metal, handler: Mutex::default() }
+    pub(crate) fn new(launcher: Arc<dyn Launcher>) -> HostDevice {
+        HostDevice { launcher, handler: Mutex::default() }
     }
 
     /// Tells whoever listens; panics where nobody does, as wgpu.
@@ -70,7 +71,7 @@ impl DeviceInterface for DeviceHandle {
     }
 
     fn adapter_info(&self) -> wgpu::AdapterInfo {
-        adapter::info()
+        self.0.launcher.info()
     }
 
     fn create_shader_module(
@@ -79,10 +80,7 @@ impl DeviceInterface for DeviceHandle {
         checks: wgpu::ShaderRuntimeChecks,
     ) -> DispatchShaderModule {
         let kernel = match wanted.source {
-            wgpu::ShaderSource::Wgsl(text) => match &self.0.metal.change {
-                Some(change) => translate(&change(&text), checks),
-                None => translate(&text, checks),
-            },
+            wgpu::ShaderSource::Wgsl(text) => translate(&self.0.launcher.changed(&text), checks),
             _ => Err("a kernel is a WGSL text".to_owned()),
         };
         DispatchShaderModule::custom(HostModule { kernel: Mutex::new(Some(kernel)) })
@@ -119,18 +117,18 @@ impl DeviceInterface for DeviceHandle {
         let kernel =
             module.and_then(|module| module.kernel.lock().unwrap_or_else(PoisonError::into_inner).take());
         let kernel = kernel.unwrap_or_else(|| Err("a module makes one pipeline".to_owned()));
-        let (folder, is_fast) = (&self.0.metal.folder, self.0.metal.math == Math::Fast);
-        match kernel.and_then(|kernel| Pipeline::build(label.clone(), kernel, folder, is_fast)) {
+        match kernel.and_then(|kernel| Pipeline::build(label.clone(), kernel, &*self.0.launcher)) {
             Ok(pipeline) => DispatchComputePipeline::custom(pipeline),
             Err(what) => {
                 self.0.report(format!("{label}: {what}"));
-                DispatchComputePipeline::custom(Pipeline::broken(label))
+                DispatchComputePipeline::custom(Pipeline::broken())
             }
         }
     }
 
     fn create_buffer(&self, wanted: &wgpu::BufferDescriptor<'_>) -> DispatchBuffer {
-        DispatchBuffer::custom(HostBuffer { memory: Arc::new(Memory::new(wanted.size as usize)) })
+        let memory = Arc::new(self.0.launcher.allocate(wanted.size as usize));
+        DispatchBuffer::custom(HostBuffer { memory })
     }
 
     fn create_command_encoder(&self, _: &wgpu::CommandEncoderDescriptor<'_>) -> DispatchCommandEncoder {
@@ -248,10 +246,8 @@ impl QueueInterface for HostQueue {
             let Some(Recorded { commands }) = buffer.as_custom::<Recorded>() else {
                 unreachable!("our own commands")
             };
-            for command in commands {
-                if let Err(what) = command.run() {
-                    self.device.report(what);
-                }
+            for what in run(&*self.device.launcher, commands) {
+                self.device.report(what);
             }
         }
         0

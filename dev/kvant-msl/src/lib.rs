@@ -17,13 +17,19 @@
 //!
 //! The first [`CHECKED`] dispatches of a kernel run in each of three orders from the same buffers, and must leave the same bytes;
 //! later ones take an order each in turn. What goes wrong is reported as wgpu reports errors.
+//!
+//! What launches is behind a small trait (`launcher.rs`). On a Mac another launcher stands there, with Metal itself (`metal.rs`).
 #![deny(missing_docs)]
 
 mod adapter;
 mod commands;
 mod device;
+mod host;
+mod launcher;
 mod library;
 mod memory;
+#[cfg(target_os = "macos")]
+mod metal;
 mod translate;
 
 use std::fmt;
@@ -90,8 +96,18 @@ impl Metal {
 
     /// The adapter.
     pub fn adapter(self) -> wgpu::Adapter {
-        wgpu::Adapter::from_custom(adapter::HostAdapter::new(self))
+        wgpu::Adapter::from_custom(adapter::HostAdapter::new(Arc::new(self)))
     }
+}
+
+/// The Mac's own Metal in place of the host and in place of wgpu's: the same translation, launched with `objc2-metal`. Nobody has run it;
+/// `KVANT_GPU=msl cargo test -p kvant-gpu` on a Mac does.
+///
+/// # Errors
+/// If there is no Metal.
+#[cfg(target_os = "macos")]
+pub fn mac() -> Result<wgpu::Adapter, String> {
+    Ok(wgpu::Adapter::from_custom(adapter::HostAdapter::new(Arc::new(metal::Mac::new()?))))
 }
 
 impl fmt::Debug for Metal {

@@ -1,7 +1,7 @@
 //! A kernel's text compiled by a C++ compiler and loaded into this process.
 //!
 //! [`Library::compile`] and [`Library::launch`] are what Metal's `newLibraryWithSource` and `dispatchThreadgroups` are: a text
-//! with buffers by slots. A launcher by `objc2-metal` would stand here.
+//! with buffers by slots.
 
 use crate::translate::Translated;
 use std::ffi::{CStr, CString, c_char, c_void};

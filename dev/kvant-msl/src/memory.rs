@@ -1,6 +1,7 @@
-//! Memory of a device that is the host's.
+//! Memory that the host and a launcher's kernels share.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::any::Any;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,8 +12,20 @@ use wgpu::custom::{
 /// Bytes with a place of their own, all zero at first.
 pub(crate) struct Memory {
     at: *mut u8,
+    bytes: usize,
+    owner: Box<dyn Any + Send + Sync>,
+}
+
+/// An allocation of the host.
+struct Allocation {
+    at: *mut u8,
     layout: Layout,
 }
+
+// SAFETY: an address that nothing is done with but to free it.
+unsafe impl Send for Allocation {}
+// SAFETY: as above.
+unsafe impl Sync for Allocation {}
 
 // SAFETY: who reads or writes it goes through a device's queue, which does one thing at a time, or maps it while nothing is
 // submitted, which is wgpu's rule for mapped buffers.
@@ -21,7 +34,8 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    pub(crate) fn new(bytes: usize) -> Memory {
+    /// Of the host alone.
+    pub(crate) fn on_host(bytes: usize) -> Memory {
         // Enough for the widest vector, and no allocation is empty.
         let layout = Layout::from_size_align(bytes.max(16), 64).expect("a size that fits into memory");
         // SAFETY: the layout has bytes.
@@ -29,7 +43,22 @@ impl Memory {
         if at.is_null() {
             handle_alloc_error(layout);
         }
-        Memory { at, layout }
+        Memory { at, bytes: layout.size(), owner: Box::new(Allocation { at, layout }) }
+    }
+
+    /// Memory that `owner` keeps.
+    ///
+    /// # Safety
+    /// `at` is valid for so many bytes, all of them written, as long as the owner lives.
+    #[cfg(target_os = "macos")]
+    pub(crate) unsafe fn of(at: *mut u8, bytes: usize, owner: Box<dyn Any + Send + Sync>) -> Memory {
+        Memory { at, bytes, owner }
+    }
+
+    /// Who keeps it.
+    #[cfg(target_os = "macos")]
+    pub(crate) fn owner(&self) -> &(dyn Any + Send + Sync) {
+        &*self.owner
     }
 
     /// With these bytes at its start.
@@ -43,7 +72,7 @@ impl Memory {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.layout.size()
+        self.bytes
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
@@ -59,7 +88,7 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for Allocation {
     fn drop(&mut self) {
         // SAFETY: it was allocated with this layout and is not used any more.
         unsafe { dealloc(self.at, self.layout) };
@@ -68,7 +97,7 @@ impl Drop for Memory {
 
 impl fmt::Debug for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Memory({} bytes)", self.len())
+        write!(f, "Memory({} bytes of {:?})", self.len(), (*self.owner).type_id())
     }
 }
 

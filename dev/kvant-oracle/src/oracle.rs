@@ -27,6 +27,8 @@ pub struct Trace {
     pub logits: Rows,
     /// The input of every layer, `(tokens, hidden)`; last, the output of the last one after the final norm.
     pub hidden: Vec<Rows>,
+    /// What the last layer left before the final norm, `(tokens, hidden)`.
+    pub stream: Rows,
     /// What attention hands to the slots that hold: keys `(tokens, kv_heads · key_dim)` after norm and rotation; of latents the
     /// rotated parts `(tokens, rope_dim)`.
     pub keys: BTreeMap<KvSlot, Rows>,
@@ -91,8 +93,8 @@ impl Oracle {
             run.trace.hidden.push(all[0].clone());
             run.layer(layer, &mut all);
         }
-        let mut x = streams::joined(weights, description.embedding.streams.as_ref(), all);
-        x = x.iter().map(|row| weights.norm(&description.head.norm, row)).collect();
+        run.trace.stream = streams::joined(weights, description.embedding.streams.as_ref(), all);
+        let x: Rows = run.trace.stream.iter().map(|row| weights.norm(&description.head.norm, row)).collect();
         run.trace.logits = x.iter().map(|row| logits(weights, &description.head, row)).collect();
         run.trace.hidden.push(x);
         run.trace
@@ -103,16 +105,29 @@ impl Oracle {
     pub fn guess(&self, tokens: &[u32], left: &[Vec<f64>], capacity: usize) -> Option<(Rows, Rows)> {
         let Self { description, weights } = self;
         let mtp = description.mtp.as_ref()?.as_ref().ok()?;
-        let MtpLayer { table, embedding_norm, hidden_norm, combine, layer, norm, output, hands_on_normed } =
-            &mtp.layer;
+        let MtpLayer {
+            table,
+            embedding_norm,
+            hidden_norm,
+            combine,
+            hidden_first,
+            layer,
+            norm,
+            output,
+            sees_normed: _,
+            hands_on_normed,
+        } = &mtp.layer;
         // Its layer keeps nothing in slots of the model's.
         let description = &Description { slots: mtp.slots.clone(), ..description.clone() };
         let mut run = Run { description, weights, capacity, per_layer: Rows::new(), trace: Trace::default() };
         let scale = f64::from(description.embedding.scale);
         let combined = |(&token, left): (&u32, &Vec<f64>)| {
             let told: Vec<f64> = weights.row(table, token as usize).iter().map(|x| x * scale).collect();
-            let both = [weights.norm(embedding_norm, &told), weights.norm(hidden_norm, left)].concat();
-            weights.linear(combine, &both)
+            let mut both = [weights.norm(embedding_norm, &told), weights.norm(hidden_norm, left)];
+            if *hidden_first {
+                both.reverse();
+            }
+            weights.linear(combine, &both.concat())
         };
         let mut all = vec![tokens.iter().zip(left).map(combined).collect::<Rows>()];
         run.layer(layer, &mut all);

@@ -13,6 +13,7 @@ mod plans;
 mod product_times;
 mod products;
 mod small;
+mod sparse;
 mod teams;
 mod timing;
 mod top;

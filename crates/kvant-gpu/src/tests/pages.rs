@@ -185,6 +185,8 @@ pub(super) fn pages_of_compound_codecs_are_as_good_as_the_hosts() {
     let device = Device::new(gpu);
     let random = &mut Random::new(13);
     for (policy, dim) in [
+        ("turbo3", 64),
+        ("k=turbo4:p32,v=turbo2", 40),
         ("trellis3", 64),
         ("k=trellis3.65,v=trellis2", 32),
         ("k=trellis5.5,v=trellis5", 20),
@@ -377,28 +379,24 @@ fn a_store_gives_zeros_and_takes_back() {
     large.give_back(more, 5 << 20);
 }
 
-/// Every codec that there is runs, or is refused with the list of those that run.
+/// Every codec that there is runs; heads that are too wide are refused with the list of those that run.
 #[test]
 fn codecs_that_do_not_run_are_refused_by_name() {
     let Some(gpu) = gpu() else { return };
     for shown in kvant_codec::catalogue() {
         let refused = LayoutKernels::new(&gpu, &layout(&shown.spec.to_string(), 64)).err();
-        let is_there = |name: &str| crate::layout::families().contains(&name);
-        let runs = is_there(shown.spec.key.family.name) && is_there(shown.spec.value.family.name);
-        assert_eq!(refused.is_none(), runs, "{}: {refused:?}", shown.name);
-        if let Some(refused) = refused {
-            let refused = refused.to_string();
-            assert!(refused.contains("layer 0: ") && refused.contains(" klt "), "{refused}");
-        }
+        assert!(refused.is_none(), "{}: {refused:?}", shown.name);
     }
     for (policy, dim, word) in [
-        ("turbo3", 64, "what other codes leave over"),
         ("trellis3", 512, "more than the 256"),
         ("delta4:p32", 260, "more than the 256"),
         ("delta4", 13, "end within a word"),
     ] {
         let refused = LayoutKernels::new(&gpu, &layout(policy, dim)).err().unwrap().to_string();
-        assert!(refused.contains(word), "{refused}");
+        assert!(
+            refused.contains(word) && refused.contains("layer 0: ") && refused.contains(" klt "),
+            "{refused}"
+        );
     }
 }
 

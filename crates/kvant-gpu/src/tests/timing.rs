@@ -20,28 +20,28 @@ use kvant_cache::{CacheLayout, PageId, PageKind, PageStore};
 use kvant_codec::Side;
 use std::sync::Arc;
 
-const KV_HEADS: usize = 2;
+pub(super) const KV_HEADS: usize = 2;
 
 /// Tokens of a test, and positions of its splits: twice what kernels take at a time.
-const TOKENS: usize = 640;
-const SPLIT: usize = 512;
+pub(super) const TOKENS: usize = 640;
+pub(super) const SPLIT: usize = 512;
 
 /// Pages of a side of all heads, one after another: as bytes, and decoded.
-struct Pages {
+pub(super) struct Pages {
     exact: Vec<PageId>,
-    coded: Vec<PageId>,
+    pub coded: Vec<PageId>,
     decoded: Vec<PageId>,
 }
 
-struct Bench<'a> {
+pub(super) struct Bench<'a> {
     device: &'a Device,
     slot: &'a SlotKernels,
     plain: &'a SlotKernels,
     kv_heads: usize,
     group: usize,
     tokens: usize,
-    keys: Pages,
-    values: Pages,
+    pub keys: Pages,
+    pub values: Pages,
     plan: Buffer,
     status: Buffer,
     q: Buffer,
@@ -67,7 +67,7 @@ fn sides(slot: &SlotKernels) -> [(Side, &SideKernels); 2] {
 }
 
 impl<'a> Bench<'a> {
-    fn new(
+    pub(super) fn new(
         device: &'a Device,
         layout: &CacheLayout,
         (slot, plain): (&'a SlotKernels, &'a SlotKernels),
@@ -162,7 +162,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Random rows into the exact page of every head.
-    fn fill(&self) {
+    pub(super) fn fill(&self) {
         let random = &mut Random::new(4);
         for (pages, (_, of)) in [&self.keys, &self.values].into_iter().zip(sides(self.slot)) {
             let numbers = of.tokens() * of.dim();
@@ -174,7 +174,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    fn encode(&self, recorder: &mut Recorder<'_>, index: usize) {
+    pub(super) fn encode(&self, recorder: &mut Recorder<'_>, index: usize) {
         let (_, of) = sides(self.slot)[index];
         let pages = self.kv_heads * self.tokens / of.tokens();
         for call in of.encode_calls(&self.device.gpu, (&self.plan, &self.status), (pages, self.buffers.len()))
@@ -259,7 +259,7 @@ fn main(
         }
     }
 
-    fn attend(&self, recorder: &mut Recorder<'_>, decoded: bool) {
+    pub(super) fn attend(&self, recorder: &mut Recorder<'_>, decoded: bool) {
         let (gpu, dim) = (&self.device.gpu, self.slot.key.dim() as u32);
         let heads = (self.group * self.kv_heads) as u32;
         if let Some(moves) = &self.slot.key.moves {
@@ -309,7 +309,7 @@ fn main(
         recorder.dispatch(&kernel, &bound, &arguments, grid);
     }
 
-    fn output(&self) -> Vec<f32> {
+    pub(super) fn output(&self) -> Vec<f32> {
         floats(&self.device.gpu, &self.y, self.group * self.kv_heads * self.slot.value.dim())
     }
 
@@ -325,7 +325,7 @@ fn main(
 }
 
 /// The cache of a policy, and plain pages of the same sizes.
-fn layouts(policy: &str, kv_heads: usize, dim: usize) -> [CacheLayout; 2] {
+pub(super) fn layouts(policy: &str, kv_heads: usize, dim: usize) -> [CacheLayout; 2] {
     let own = planned(policy, kv_heads, dim);
     let tokens = |side: Side| own.slots()[0].heads()[0].side(side).unwrap().codec().page_tokens();
     let plain = format!("k=f16:p{},v=f16:p{}", tokens(Side::Key), tokens(Side::Value));

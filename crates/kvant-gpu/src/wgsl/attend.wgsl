@@ -21,6 +21,12 @@ var<workgroup> factors: array<f32, COLS>;
 // The pages of the values of 128 positions, which begin and end anywhere in theirs.
 const VALUE_PAGES = 128u / VALUE_TOKENS + 1u;
 var<workgroup> value_pages: array<u32, VALUE_PAGES>;
+//@ s SPARSE
+// (columns, pages): the largest score of a page, then whether the column reads its values.
+var<workgroup> page_tops: array<f32, COLS * VALUE_PAGES>;
+// The pages whose values some column reads, a bit each.
+var<private> read_pages: u32;
+//@
 
 @compute @workgroup_size(128)
 fn main(
@@ -69,6 +75,11 @@ fn main(
             //@
             lanes[thread] = top;
         }
+        //@ s SPARSE
+        if thread < COLS * VALUE_PAGES {
+            page_tops[thread] = top_of_page(task, first, thread / VALUE_PAGES, thread % VALUE_PAGES);
+        }
+        //@
         workgroupBarrier();
         var top = NONE;
         var total = 0.0;
@@ -80,7 +91,11 @@ fn main(
             //@ n 4
             {
                 let s = weights[32u * column + lane + 8u * $nu];
-                let e = select(exp(s - top), vec4<f32>(0.0), s <= vec4<f32>(NONE));
+                var e = select(exp(s - top), vec4<f32>(0.0), s <= vec4<f32>(NONE));
+                //@ s SPARSE
+                let page = page_number(task, first, 4u * (lane + 8u * $nu));
+                e = select(e, vec4<f32>(0.0), page_tops[column * VALUE_PAGES + page] - top < FLOOR);
+                //@
                 weights[32u * column + lane + 8u * $nu] = e;
                 total += ((e.x + e.y) + e.z) + e.w;
             }
@@ -89,6 +104,12 @@ fn main(
         workgroupBarrier();
         if column < COLS {
             lanes[thread] = total;
+            //@ s SPARSE
+            if lane < VALUE_PAGES {
+                let at = column * VALUE_PAGES + lane;
+                page_tops[at] = select(0.0, 1.0, page_tops[at] > NONE && page_tops[at] - top >= FLOOR);
+            }
+            //@
         }
         workgroupBarrier();
         if column < COLS && lane == 0u {
@@ -103,6 +124,12 @@ fn main(
         }
         workgroupBarrier();
         let end = min(128u, task.end - first);
+        //@ s SPARSE
+        read_pages = 0u;
+        for (var n = 0u; n < COLS * VALUE_PAGES; n++) {
+            read_pages |= select(0u, 1u << (n % VALUE_PAGES), page_tops[n] > 0.0);
+        }
+        //@
         ready_sums(thread, task, first, end);
         //@ i CHANNELS
         if thread + 128u * $iu < VALUE_DIM {
@@ -118,6 +145,11 @@ fn main(
                 // Tokens that are not there yet have room in the page, and no weight.
                 for (; t < end; t += 4u * VALUE_STEP) {
                     let place = value_place(task, first, t);
+                    //@ s SPARSE
+                    if !are_read(task, first, t, 1u) {
+                        continue;
+                    }
+                    //@
                     //@ u VALUE_STEP
                     let v$u = value4_or_own(task, first + t + 4u * $uu, place.x, c, place.y + 4u * $uu, tokens);
                     //@
@@ -148,6 +180,36 @@ fn main(
         partials[to + thread * (VALUE_DIM + 2u) + 1u] = totals[thread];
     }
 }
+
+//@ s SPARSE
+// Which of the pages of values a position lies in, `t` positions behind the first of the 128.
+fn page_number(task: Task, first: u32, t: u32) -> u32 {
+    return select((first + t - a.sinks) / VALUE_TOKENS - (first - a.sinks) / VALUE_TOKENS, 0u, task.value_form == 2u);
+}
+
+// The largest score of a column with a page; sinks are always read.
+fn top_of_page(task: Task, first: u32, column: u32, page: u32) -> f32 {
+    if task.value_form == 2u {
+        return 1.0e30;
+    }
+    let offset = (first - a.sinks) % VALUE_TOKENS;
+    let begin_at = max(page * VALUE_TOKENS, offset) - offset;
+    let end_at = min((page + 1u) * VALUE_TOKENS - offset, 128u);
+    var top = NONE;
+    for (var t = begin_at; t < end_at; t += 4u) {
+        let s = weights[32u * column + t / 4u];
+        top = max(top, max(max(s.x, s.y), max(s.z, s.w)));
+    }
+    return top;
+}
+
+// Whether some column reads the values of any of `count` positions.
+fn are_read(task: Task, first: u32, t: u32, count: u32) -> bool {
+    let from_page = page_number(task, first, t);
+    let pages = page_number(task, first, t + count - 1u) - from_page + 1u;
+    return ((read_pages >> from_page) & ((1u << pages) - 1u)) != 0u;
+}
+//@
 
 // Numbers of positions from `t` on, zeros from `end` on.
 fn there(v: vec4<f32>, t: u32, end: u32) -> vec4<f32> {

@@ -1,6 +1,11 @@
                 let group = select(0u, c / VALUE_GROUP, VALUE_BY_TOKEN);
                 let centre = value_centre(c);
                 for (; c < VALUE_CODED && t < end; t += 16u * CHUNK_STEP) {
+                    //@ s SPARSE
+                    if !are_read(task, first, t, min(16u * CHUNK_STEP, end - t)) {
+                        continue;
+                    }
+                    //@
                     //@ u CHUNK_STEP
                     let place$u = value_place(task, first, min(t + 16u * $uu, end - 16u));
                     let codes$u = vec4<u32>(

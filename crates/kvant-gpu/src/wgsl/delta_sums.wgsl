@@ -1,6 +1,11 @@
                 var y = 0.0;
                 for (; t < end; t += 4u) {
                     let place = value_place(task, first, t);
+                    //@ s SPARSE
+                    if !are_read(task, first, t, 1u) {
+                        continue;
+                    }
+                    //@
                     if place.y == 0u {
                         y = value_frame(place.x, c);
                     }

@@ -17,6 +17,12 @@ const KEPT = CHANNELS_AT + KEY_DIM;
 var<workgroup> eighths: array<vec4<f32>, 16>;
 // (parity of the 256 positions, side, number): their pages, those of the next while these are attended to.
 var<workgroup> pages: array<u32, 16>;
+//@ s SPARSE
+// The largest scores of the four pages of 256 positions.
+var<workgroup> page_tops: array<vec4<f32>, 4>;
+// The pages whose values some query reads, a bit each.
+var<private> read_pages: u32;
+//@
 
 // The numbers of four queries at each of four positions or channels.
 struct Four {
@@ -103,6 +109,11 @@ fn attend_by_fours(thread: u32, task: Task, number: u32) {
             }
             eighths[thread] = largest;
         }
+        //@ s SPARSE
+        if thread >= 32u && thread < 36u {
+            page_tops[thread - 32u] = top_of_page(task, thread - 32u);
+        }
+        //@
         workgroupBarrier();
         let before = top;
         for (var n = 0u; n < 16u; n += 4u) {
@@ -110,8 +121,20 @@ fn attend_by_fours(thread: u32, task: Task, number: u32) {
             top = max(top, eighths[n + $nu]);
             //@
         }
-        let e0 = select(exp(s0 - top), vec4<f32>(0.0), s0 <= vec4<f32>(NONE));
-        let e1 = select(exp(s1 - top), vec4<f32>(0.0), s1 <= vec4<f32>(NONE));
+        var e0 = select(exp(s0 - top), vec4<f32>(0.0), s0 <= vec4<f32>(NONE));
+        var e1 = select(exp(s1 - top), vec4<f32>(0.0), s1 <= vec4<f32>(NONE));
+        //@ s SPARSE
+        {
+            let is_out = page_tops[own / VALUE_TOKENS] - top < vec4<f32>(FLOOR);
+            e0 = select(e0, vec4<f32>(0.0), is_out);
+            e1 = select(e1, vec4<f32>(0.0), is_out);
+            read_pages = 0u;
+            //@ n 4
+            let is_read$n = (page_tops[$n] > vec4<f32>(NONE)) & (page_tops[$n] - top >= vec4<f32>(FLOOR));
+            read_pages |= select(0u, 1u << $nu, any(is_read$n));
+            //@
+        }
+        //@
         let factor = exp(before - top);
         total = fma(total, factor, e0 + e1);
         keep(own, e0);
@@ -172,6 +195,21 @@ fn attend_by_fours(thread: u32, task: Task, number: u32) {
     }
 }
 
+//@ s SPARSE
+// The largest scores with a page of the 256 positions; sinks are always read.
+fn top_of_page(task: Task, number: u32) -> vec4<f32> {
+    var largest = vec4<f32>(NONE);
+    for (var i = 16u * number; i < 16u * number + 16u; i++) {
+        largest = max(largest, max(kept(LANES_AT + i), kept(LANES_AT + HALF + i)));
+    }
+    return select(largest, vec4<f32>(1.0e30), task.value_form == 2u);
+}
+
+fn is_read(number: u32) -> bool {
+    return ((read_pages >> number) & 1u) == 1u;
+}
+//@
+
 // The page of 64 positions from `first` on, the last of the task for those behind it: four of keys, then four of values.
 fn page_of(task: Task, first: u32, number: u32) -> u32 {
     if number < 4u {
@@ -231,6 +269,11 @@ fn exact_sums(task: Task, first: u32, four: u32, team: u32, end: u32) -> Four {
     let there = select(end, end - 1u, own);
     var s = Four();
     for (var t = 0u; t < there; t += SETS * VALUE_WORDS) {
+        //@ s SPARSE
+        if !is_read(t / VALUE_TOKENS) {
+            continue;
+        }
+        //@
         let page = held(pages[listed + 4u + t / VALUE_TOKENS], select(VALUE_QUADS, VALUE_SINK_QUADS, task.value_form == 2u));
         // Tokens that are not there yet have room in the page, but for those of sinks.
         let most = select(VALUE_TOKENS, 32u, task.value_form == 2u) - 1u;

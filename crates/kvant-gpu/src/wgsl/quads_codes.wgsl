@@ -168,9 +168,18 @@ fn coded_sums(four: u32, team: u32, end: u32) -> Four {
         let left$u = value_left$u;
         let right$u = value_right$u;
         //@
-        if n + 1u < count {
+        var is_more = n + 1u < count;
+        //@ s SPARSE
+        is_more = is_more && is_read(n + 1u);
+        //@
+        if is_more {
             ask_page(n + 1u);
         }
+        //@ s SPARSE
+        if !is_read(n) {
+            continue;
+        }
+        //@
         //@ u OCTETS
         {
             let at = 16u * n + 2u * (team * OCTETS + $uu);

@@ -64,8 +64,10 @@ fn high_levels(words: vec4<u32>, flip: u32) -> vec4<u32> {
 }
 
 fn dots(words: vec4<u32>, by: u32, sum: vec4<i32>) -> vec4<i32> {
+    // In MSL naga declares a variable for each operand, and one operand of several products several times.
+    let b = vec4<u32>(by);
     return sum + vec4<i32>(
-        dot4I8Packed(words.x, by), dot4I8Packed(words.y, by), dot4I8Packed(words.z, by), dot4I8Packed(words.w, by),
+        dot4I8Packed(words.x, b.x), dot4I8Packed(words.y, b.y), dot4I8Packed(words.z, b.z), dot4I8Packed(words.w, b.w),
     );
 }
 
@@ -156,11 +158,13 @@ fn attend_pages(thread: u32, task: Task, number: u32) {
         var value$i: vec4<u32>;
         //@
         if a.window != 0u {
+            //@ d DENSE
             //BLOCK place.y
             //@ i VALUE_LOADS
             value$i = PAGES[quad_of(place.y) + value_at + 4u * PARTS * $iu];
             //@
             //END
+            //@
             //BLOCK next.x
             key_header = PAGES[quad_of(next.x) + lane % KEY_CODES];
             //END
@@ -201,6 +205,9 @@ fn attend_pages(thread: u32, task: Task, number: u32) {
         let token_scale$g = halves(headers[team * HEADERS + 2u * KEY_CODES + 16u * $gu + four]);
         //@
         var factor: vec4<f32>;
+        //@ s SPARSE
+        var is_out: vec4<bool>;
+        //@
         {
             // Maximum over the page: each quarter of the team ends up with one query's.
             let m0 = max(max(s0.x, s0.y), max(s0.z, s0.w));
@@ -210,13 +217,30 @@ fn attend_pages(thread: u32, task: Task, number: u32) {
             m = max(m, other(m, 4u, thread));
             m = max(m, other(m, 2u, thread));
             m = max(m, other(m, 1u, thread));
-            let now = max(top, vec4<f32>(of_lane(m, 0u, thread), of_lane(m, 8u, thread), of_lane(m, 16u, thread), of_lane(m, 24u, thread)));
+            let of_page = vec4<f32>(of_lane(m, 0u, thread), of_lane(m, 8u, thread), of_lane(m, 16u, thread), of_lane(m, 24u, thread));
+            let now = max(top, of_page);
+            //@ s SPARSE
+            let column = vec4<u32>(task.column) + vec4<u32>(0u, 1u, 2u, 3u);
+            is_out = (of_page - now < vec4<f32>(FLOOR * LOG2_E)) | (column >= vec4<u32>(task.tokens * a.group));
+            //@
             factor = exp2(top - now);
             top = now;
         }
         let now = select(top.zw, top.xy, half == 0u);
-        let w0 = exp2(s0 - now.x);
-        let w1 = exp2(s1 - now.y);
+        var w0 = exp2(s0 - now.x);
+        var w1 = exp2(s1 - now.y);
+        //@ s SPARSE
+        let are_out = select(is_out.zw, is_out.xy, half == 0u);
+        w0 = select(w0, vec4<f32>(0.0), are_out.x);
+        w1 = select(w1, vec4<f32>(0.0), are_out.y);
+        if !all(is_out) {
+            //BLOCK place.y
+            //@ i VALUE_LOADS
+            value$i = PAGES[quad_of(place.y) + value_at + 4u * PARTS * $iu];
+            //@
+            //END
+        }
+        //@
         total = fma(
             total, select(factor.zw, factor.xy, half == 0u),
             vec2<f32>((w0.x + w0.y) + (w0.z + w0.w), (w1.x + w1.y) + (w1.z + w1.w)),
@@ -259,7 +283,11 @@ fn attend_pages(thread: u32, task: Task, number: u32) {
             //@
             //END
         }
-        if a.window != 0u {
+        var is_read = a.window != 0u;
+        //@ s SPARSE
+        is_read = !all(is_out);
+        //@
+        if is_read {
             //@ i VALUE_LOADS
             {
                 let low = low_levels(value$i, flip);

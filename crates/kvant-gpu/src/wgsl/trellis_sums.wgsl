@@ -1,5 +1,8 @@
                 let page = value_pages[0];
-                let bits = trellis_value_bits(c / 16u);
+                var bits = trellis_value_bits(c / 16u);
+                //@ s SPARSE
+                bits = select(0u, bits, are_read(task, first, 0u, 1u));
+                //@
                 if bits > 0u {
                     let table = table_of(bits);
                     let codes_at = value_codes_at(c / 16u) + 4u * (c % 16u);

@@ -3,7 +3,8 @@
 use kvant_gpu::{Arithmetic, Gpu, GpuError};
 use std::sync::OnceLock;
 
-/// The adapter that `KVANT_GPU` names, where `msl` stands for what Metal would be given, run on the host; else lavapipe. `None` where
+/// The adapter that `KVANT_GPU` names, where `msl` stands for what Metal would be given, run on the host, or on a Mac by our own launcher; else
+/// lavapipe. `None` where
 /// none was asked for and there is none.
 pub fn gpu() -> Option<Gpu> {
     static GPU: OnceLock<Option<Gpu>> = OnceLock::new();
@@ -25,6 +26,10 @@ fn adapter() -> Option<Gpu> {
         #[cfg(target_os = "linux")]
         Ok(name) if name == "msl" => {
             Some(Gpu::on_adapter(&kvant_msl::Metal::default().adapter()).expect("MSL on the host"))
+        }
+        #[cfg(target_os = "macos")]
+        Ok(name) if name == "msl" => {
+            Some(Gpu::on_adapter(&kvant_msl::mac().expect("Metal")).expect("our own launcher"))
         }
         Ok(_) => Some(Gpu::open().expect("the adapter that was asked for")),
         Err(_) => match Gpu::open_named("llvmpipe") {

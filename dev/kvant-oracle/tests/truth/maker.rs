@@ -137,6 +137,7 @@ impl Maker {
                 streams: None,
             },
             mtp: None,
+            encoder: None,
             head: Head {
                 norm: self.norm(HIDDEN),
                 output: self.linear(VOCABULARY, HIDDEN),

@@ -15,7 +15,18 @@ use std::fs;
 use std::path::Path;
 use support::with_head;
 
-const MODELS: [&str; 5] = ["qwen3_next", "qwen3_5", "glm4_moe", "glm4_moe_lite", "deepseek_v3"];
+/// Models that get a head, where it lies, and what it shares with the model.
+const MODELS: [(&str, &str, &[&str]); 8] = [
+    ("qwen3_next", "mtp.", &[TABLE]),
+    ("qwen3_5", "mtp.", &[TABLE]),
+    ("glm4_moe", "model.layers.2.", &[]),
+    ("glm4_moe_lite", "model.layers.2.", &[TABLE]),
+    ("deepseek_v3", "model.layers.2.", &[TABLE]),
+    ("mimo", "model.mtp_layers.0.", &[TABLE]),
+    ("mimo_v2_flash", "model.mtp.layers.0.", &[TABLE]),
+    ("minimax_m2", "model.mtp_layers.0.", &[TABLE, "model.norm.weight"]),
+];
+const TABLE: &str = "model.embed_tokens.weight";
 
 fn checkpoint(name: &str) -> Checkpoint {
     let (bytes, config) = files(name);
@@ -23,10 +34,15 @@ fn checkpoint(name: &str) -> Checkpoint {
 }
 
 fn files(name: &str) -> (Vec<u8>, Value) {
-    let folder =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates/kvant-model/tests/fixtures").join(name);
-    let read = |file: &str| fs::read(folder.join(file)).unwrap();
-    with_head(&read("model.safetensors"), &serde_json::from_slice(&read("config.json")).unwrap())
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates/kvant-model/tests/fixtures");
+    let read = |name: &str, file: &str| fs::read(folder.join(name).join(file)).unwrap();
+    // MiMo-7B is a Qwen 2.
+    let from = if name == "mimo" { "qwen2" } else { name };
+    let mut config: Value = serde_json::from_slice(&read(from, "config.json")).unwrap();
+    if name == "mimo" {
+        config["model_type"] = name.into();
+    }
+    with_head(&read(from, "model.safetensors"), &config)
 }
 
 fn head(description: &Description) -> &Mtp {
@@ -50,30 +66,27 @@ fn guesses(model: &Model, told: &[u32], left: &[Vec<f64>], size: usize) -> (Vec<
 
 #[test]
 fn heads_agree_with_the_oracle_in_any_chunks() {
-    for name in MODELS {
+    for (name, place, shares) in MODELS {
         let checkpoint = checkpoint(name);
         let model =
             kvant_cpu::load(&checkpoint, LoadOptions { mtp: true, ..LoadOptions::AS_STORED }).unwrap();
         let description = model.description();
-        let place = if name.starts_with("qwen") {
-            "mtp.".to_owned()
-        } else {
-            format!("model.layers.{}.", description.layers.len())
-        };
         let others: Vec<&str> = description
             .mtp_tensors()
             .iter()
             .map(|tensor| &*tensor.name)
-            .filter(|name| !name.starts_with(&place))
+            .filter(|name| !name.starts_with(place))
             .collect();
-        let shares: &[&str] = if name == "glm4_moe" { &[] } else { &["model.embed_tokens.weight"] };
         assert_eq!(others, shares, "{name}");
         assert_eq!(head(description).layer.output.is_some(), name == "glm4_moe", "{name}");
 
         let text: Vec<u32> = (0..23).map(|i| (i * i * 5 + 3 * i) % 250).collect();
         let oracle = Oracle::new(description, &checkpoint).unwrap();
         let trace = oracle.run(&text, 64);
-        let left = &trace.hidden.last().unwrap()[..text.len() - 1];
+        let sees_normed = head(description).layer.sees_normed;
+        assert_eq!(sees_normed, !name.starts_with("mimo"), "{name}");
+        let all = if sees_normed { trace.hidden.last().unwrap() } else { &trace.stream };
+        let left = &all[..text.len() - 1];
         let (logits, handed_on) = oracle.guess(&text[1..], left, 64).unwrap();
         let whole = guesses(&model, &text[1..], left, 22);
         let mut found = Differences::default();

@@ -54,6 +54,10 @@ impl Conversion {
             return Err(ConvertError::Refused("there are no weights to convert, only a description".into()));
         }
         match (checkpoint.config(), format) {
+            (_, Format::Gguf) if !weights.in_gguf_files() => Err(weights.not_in_gguf()),
+            _ if importance.is_some() && !weights.in_gguf_files() => Err(ConvertError::Refused(format!(
+                "{weights} is rounded plainly; weighed rounding has groups of 32 (int4, int8)"
+            ))),
             (ConfigSource::Gguf(metadata), Format::Gguf) => {
                 let tensors = source::requantised(checkpoint, weights, importance)?;
                 let writer = source::copied_metadata(metadata, weights)?;
@@ -64,7 +68,7 @@ impl Conversion {
                 Self::gguf(twin.writer, twin.tensors, twin.notes)
             }
             (_, Format::Safetensors) if !weights.in_safetensors() => Err(ConvertError::Refused(format!(
-                "{weights} is a type of GGUF files; safetensors can hold int4, int8, f16 and f32"
+                "{weights} is a type of GGUF files; safetensors can hold int4 and int8 (also in groups of 16 and 64), f16 and f32"
             ))),
             (ConfigSource::Config(config), Format::Safetensors) => {
                 let tensors = source::repacked(checkpoint, weights, importance)?;

@@ -42,7 +42,7 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
     all("intermediate_size|n_inner|block_ff_dim", "feed_forward_length", Size),
     all("num_attention_heads|n_head", "attention.head_count", Size),
     all("num_key_value_heads", "attention.head_count_kv", Size),
-    all("rms_norm_eps|norm_eps|block_norm_eps", "attention.layer_norm_rms_epsilon", Number),
+    all("rms_norm_eps|norm_eps|block_norm_eps|layernorm_epsilon", "attention.layer_norm_rms_epsilon", Number),
     only("layer_norm_epsilon|rms_norm_eps", "attention.layer_norm_rms_epsilon", Number, NEMOTRON),
     all("norm_epsilon|layer_norm_eps|layer_norm_epsilon", "attention.layer_norm_epsilon", Number),
     all("attn_logit_softcapping", "attn_logit_softcapping", Number),
@@ -53,6 +53,7 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
         Size,
         "gemma3",
     ),
+    only("attention_value_scale", "attention.value_scale", Number, "mimo2"),
     only("embedding_multiplier", "embedding_scale", Number, GRANITE),
     only("residual_multiplier", "residual_scale", Number, GRANITE),
     only("attention_multiplier", "attention.scale", Number, GRANITE),
@@ -217,6 +218,6 @@ mod tests {
         }
         let missing = REGISTRY.iter().filter(|known| Family::of(known.config_name).is_none());
         let missing: Vec<&str> = missing.map(|known| known.config_name).collect();
-        assert_eq!(missing, ["gemma3n_text", "glm4_moe_lite"]);
+        assert_eq!(missing, ["gemma3n_text", "glm4_moe_lite", "mimo", "mimo_v2_flash"]);
     }
 }

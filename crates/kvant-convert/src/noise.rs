@@ -23,6 +23,9 @@ use std::path::Path;
 /// # Errors
 /// If the configuration is of no architecture kvant knows, a GGUF file could not say what it says, or the folder cannot be written.
 pub fn noise(config: Value, weights: Weights, seed: u64, folder: &Path) -> Result<Writer> {
+    if !weights.in_gguf_files() {
+        return Err(weights.not_in_gguf());
+    }
     Described::new(config, seed)?.write_outline(folder)?;
     let checkpoint = Checkpoint::open(folder)?;
     let ConfigSource::Config(config) = checkpoint.config() else {

@@ -6,11 +6,11 @@
 //! | tensor | type, shape | what |
 //! |---|---|---|
 //! | `NAME_packed` | I32 `(…, inputs / 8)`, for int8 `(…, inputs / 4)` | code `i` of a row is bits `4·(i % 8)` of word `i / 8` (int8: `8·(i % 4)` of word `i / 4`), plus 8 (128) |
-//! | `NAME_scale` | F16 `(…, inputs / 32)` | value = scale · code |
+//! | `NAME_scale` | F16 `(…, inputs / group)` | value = scale · code |
 //! | `NAME_shape` | I64 | the extents of `NAME` |
 //!
-//! `config.json` beside them says so under `quantization_config`. `kvant_model::safetensors` reads them back as
-//! [`DType::Int4G32`] and [`DType::Int8G32`].
+//! A group is of 16, 32 or 64. `config.json` beside them says so under `quantization_config`. `kvant_model::safetensors` reads them
+//! back as [`DType::Int4G32`] and the like.
 
 use crate::convert::{Guarded, Progress};
 use crate::error::{ConvertError, Result};
@@ -26,8 +26,8 @@ use std::sync::{Mutex, PoisonError};
 
 /// Bytes of rows that are made before they are written.
 const BLOCK: usize = 1 << 20;
-/// Values under one scale.
-const GROUP: usize = 32;
+/// Values whose codes lie together in a block.
+const RUN: usize = 32;
 /// Files that belong to a model and do not change with its weights.
 const COMPANIONS: [&str; 10] = [
     "tokenizer.json",
@@ -44,11 +44,8 @@ const COMPANIONS: [&str; 10] = [
 
 /// Bits of a code; none where values are stored as they are.
 fn bits(dtype: DType) -> Option<usize> {
-    match dtype {
-        DType::Int4G32 => Some(4),
-        DType::Int8G32 => Some(8),
-        _ => None,
-    }
+    let group = dtype.own_group();
+    [4, 8].into_iter().find(|&bits| group > 0 && DType::own(bits, group) == Some(dtype))
 }
 
 /// What goes beside the weights.
@@ -73,8 +70,9 @@ impl Folder {
         };
         // What the source said about its types is not so any more.
         object.remove("quantization_config");
-        if let Some(bits) = tensors.iter().find_map(|made| bits(made.dtype)) {
-            object.insert("quantization_config".into(), quantization(bits, tensors));
+        let packed = tensors.iter().find_map(|made| Some((bits(made.dtype)?, made.dtype.own_group())));
+        if let Some((bits, group)) = packed {
+            object.insert("quantization_config".into(), quantization(bits, group, tensors));
         }
         Ok(Self { config, companions: Vec::new(), made })
     }
@@ -116,7 +114,7 @@ fn put(path: &Path, bytes: &[u8]) -> Result<()> {
 }
 
 /// What readers of compressed-tensors need to know.
-fn quantization(bits: usize, tensors: &[Made]) -> Value {
+fn quantization(bits: usize, group: usize, tensors: &[Made]) -> Value {
     let module = |made: &Made| Some(made.name.strip_suffix(".weight")?.to_owned());
     let wide = |made: &&Made| made.shape.len() == 2 && self::bits(made.dtype).is_none();
     let ignore: Vec<String> = tensors.iter().filter(wide).filter_map(module).collect();
@@ -127,7 +125,7 @@ fn quantization(bits: usize, tensors: &[Made]) -> Value {
         "config_groups": {"group_0": {
             "targets": ["Linear"],
             "weights": {
-                "num_bits": bits, "type": "int", "symmetric": true, "strategy": "group", "group_size": GROUP,
+                "num_bits": bits, "type": "int", "symmetric": true, "strategy": "group", "group_size": group,
                 "dynamic": false,
             },
             "input_activations": null,
@@ -168,10 +166,11 @@ fn entries(made: &Made) -> Result<Vec<Entry>> {
         shape.last_mut().into_iter().for_each(|last| *last = columns);
         shape
     };
+    let group = made.dtype.own_group();
     let (columns, values) = (made.columns(), made.shape.iter().product::<usize>());
     Ok(vec![
         entry("_packed", "I32", with_columns(columns * bits / 32), values * bits / 8),
-        entry("_scale", "F16", with_columns(columns / GROUP), values / GROUP * 2),
+        entry("_scale", "F16", with_columns(columns / group), values / group * 2),
         entry("_shape", "I64", vec![made.shape.len()], 8 * made.shape.len()),
     ])
 }
@@ -238,7 +237,7 @@ pub(crate) fn write(
             }
             match bits(made.dtype) {
                 None => send(&mut out, block).map_err(failed)?,
-                Some(bits) => send(&mut out, &split(bits, block, &mut scales)).map_err(failed)?,
+                Some(bits) => send(&mut out, &split(bits, made.dtype, block, &mut scales)).map_err(failed)?,
             }
         }
         if bits(made.dtype).is_some() {
@@ -253,19 +252,19 @@ pub(crate) fn write(
 }
 
 /// Takes blocks apart: codes as little-endian words, scales put after those that are there.
-fn split(bits: usize, blocks: &[u8], scales: &mut Vec<u8>) -> Vec<u8> {
+fn split(bits: usize, dtype: DType, blocks: &[u8], scales: &mut Vec<u8>) -> Vec<u8> {
     let mut codes = Vec::with_capacity(blocks.len());
-    if bits == 8 {
-        for block in blocks.as_chunks::<34>().0 {
-            scales.extend_from_slice(&block[..2]);
-            codes.extend(block[2..].iter().map(|&code| code ^ 128));
+    for block in blocks.chunks_exact(dtype.block_bytes()) {
+        let (own_scales, stored) = block.split_at(2 * (dtype.block_len() / dtype.own_group()));
+        scales.extend_from_slice(own_scales);
+        if bits == 8 {
+            codes.extend(stored.iter().map(|&code| code ^ 128));
+            continue;
         }
-        return codes;
-    }
-    for block in blocks.as_chunks::<18>().0 {
-        scales.extend_from_slice(&block[..2]);
-        let nibble = |i: usize| if i < 16 { block[2 + i] & 15 } else { block[2 + i - 16] >> 4 };
-        codes.extend((0..GROUP / 2).map(|i| nibble(2 * i) | nibble(2 * i + 1) << 4));
+        for run in stored.chunks_exact(RUN / 2) {
+            let nibble = |i: usize| if i < RUN / 2 { run[i] & 15 } else { run[i - RUN / 2] >> 4 };
+            codes.extend((0..RUN / 2).map(|i| nibble(2 * i) | nibble(2 * i + 1) << 4));
+        }
     }
     codes
 }

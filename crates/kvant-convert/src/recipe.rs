@@ -24,6 +24,7 @@
 //! A row that blocks of 256 do not fill is stored as Q8_0, one that blocks of 32 do not fill as F16. In safetensors embeddings,
 //! output and positions are F16, and what is F32 above stays as the source has it.
 
+use crate::error::ConvertError;
 use kvant_model::DType;
 use std::fmt;
 use std::str::FromStr;
@@ -35,9 +36,17 @@ pub enum Weights {
     Int4,
     /// Groups of 32 codes of 8 bits with an f16 scale: Q8_0 in GGUF.
     Int8,
-    /// GGUF's name for the first.
+    /// The same with groups of 16, in safetensors alone.
+    Int4G16,
+    /// With groups of 64, in safetensors alone.
+    Int4G64,
+    /// Codes of 8 bits with groups of 16, in safetensors alone.
+    Int8G16,
+    /// With groups of 64, in safetensors alone.
+    Int8G64,
+    /// GGUF's name for `Int4`.
     Q4_0,
-    /// GGUF's name for the second.
+    /// GGUF's name for `Int8`.
     Q8_0,
     /// Super-blocks of 256 with scales and minima, 4.5 bits per value.
     Q4K,
@@ -122,9 +131,13 @@ impl Mix {
     }
 }
 
-const NAMES: [(&str, Weights); 21] = [
+const NAMES: [(&str, Weights); 25] = [
     ("int4", Weights::Int4),
     ("int8", Weights::Int8),
+    ("int4g16", Weights::Int4G16),
+    ("int4g64", Weights::Int4G64),
+    ("int8g16", Weights::Int8G16),
+    ("int8g64", Weights::Int8G64),
     ("q4_0", Weights::Q4_0),
     ("q8_0", Weights::Q8_0),
     ("q4_k", Weights::Q4K),
@@ -187,8 +200,8 @@ impl Weights {
     /// The type of a matrix in a GGUF file.
     fn in_gguf(self, place: Place<'_>) -> DType {
         match self {
-            Self::Int4 | Self::Q4_0 => DType::Q4_0,
-            Self::Int8 | Self::Q8_0 => DType::Q8_0,
+            Self::Int4 | Self::Int4G16 | Self::Int4G64 | Self::Q4_0 => DType::Q4_0,
+            Self::Int8 | Self::Int8G16 | Self::Int8G64 | Self::Q8_0 => DType::Q8_0,
             Self::Q4K => DType::Q4_K,
             Self::Q6K => DType::Q6_K,
             Self::Q2K => DType::Q2_K,
@@ -206,9 +219,10 @@ impl Weights {
     /// The type of embeddings and output.
     fn wider(self) -> DType {
         match self {
-            Self::Int4 | Self::Q4_0 | Self::Mxfp4 | Self::Iq4Nl | Self::Int8 | Self::Q8_0 | Self::Q6K => {
+            Self::Int4 | Self::Int4G16 | Self::Int4G64 | Self::Q4_0 | Self::Mxfp4 | Self::Iq4Nl => {
                 DType::Q8_0
             }
+            Self::Int8 | Self::Int8G16 | Self::Int8G64 | Self::Q8_0 | Self::Q6K => DType::Q8_0,
             Self::Q2K | Self::Q3K | Self::Q4K | Self::Q5K | Self::Mixed(_) | Self::Iq4Xs => DType::Q6_K,
             Self::F16 => DType::F16,
             Self::F32 => DType::F32,
@@ -220,8 +234,8 @@ impl Weights {
         match self {
             Self::F32 => 0,
             Self::F16 => 1,
-            Self::Int4 | Self::Q4_0 => 2,
-            Self::Int8 | Self::Q8_0 => 7,
+            Self::Int4 | Self::Int4G16 | Self::Int4G64 | Self::Q4_0 => 2,
+            Self::Int8 | Self::Int8G16 | Self::Int8G64 | Self::Q8_0 => 7,
             // "Small": every matrix in the same type.
             Self::Q4K | Self::Mixed(Mix::Q4KS) => 14,
             Self::Q2K => 10,
@@ -254,6 +268,10 @@ impl Weights {
         let wanted = match self {
             Self::Int4 => DType::Int4G32,
             Self::Int8 => DType::Int8G32,
+            Self::Int4G16 => DType::Int4G16,
+            Self::Int4G64 => DType::Int4G64,
+            Self::Int8G16 => DType::Int8G16,
+            Self::Int8G64 => DType::Int8G64,
             Self::F32 => DType::F32,
             _ => DType::F16,
         };
@@ -267,7 +285,17 @@ impl Weights {
 
     /// Whether safetensors files can hold it.
     pub(crate) fn in_safetensors(self) -> bool {
-        matches!(self, Self::Int4 | Self::Int8 | Self::F16 | Self::F32)
+        matches!(self, Self::Int4 | Self::Int8 | Self::F16 | Self::F32) || !self.in_gguf_files()
+    }
+
+    /// Why a GGUF file cannot hold it.
+    pub(crate) fn not_in_gguf(self) -> ConvertError {
+        ConvertError::Refused(format!("GGUF has groups of 32 alone: write {self} with --to safetensors"))
+    }
+
+    /// Whether GGUF files can hold it: their groups are of 32.
+    pub(crate) fn in_gguf_files(self) -> bool {
+        !matches!(self, Self::Int4G16 | Self::Int4G64 | Self::Int8G16 | Self::Int8G64)
     }
 }
 
@@ -301,7 +329,8 @@ mod tests {
         assert_eq!(Weights::Int4.gguf_type(Role::Output, 64, place), DType::Q8_0);
         assert_eq!(Weights::Int4.safetensors_type(Role::Matrix, 64), Some(DType::Int4G32));
         assert_eq!(Weights::Int4.safetensors_type(Role::Exact, 64), None);
-        assert!(!Weights::Mxfp4.in_safetensors());
+        assert_eq!(Weights::Int8G64.safetensors_type(Role::Matrix, 96), Some(DType::F16));
+        assert!(!Weights::Mxfp4.in_safetensors() && Weights::Int4G16.in_safetensors());
     }
 
     #[test]

@@ -22,13 +22,25 @@ pub fn quantised(checkpoint: &Checkpoint) -> Option<DType> {
     Some(largest.dtype()).filter(|dtype| dtype.bits_per_value() < 16.0)
 }
 
+/// What a checkpoint describes, where it can be converted.
+pub(crate) fn described(checkpoint: &Checkpoint) -> Result<Description> {
+    let description = Description::of(checkpoint)?;
+    match description.encoder {
+        Some(_) => Err(ConvertError::Refused(format!(
+            "encoders ({}) are not converted; they run as they are",
+            description.architecture
+        ))),
+        None => Ok(description),
+    }
+}
+
 /// Every tensor of a GGUF file in the type that the recipe gives it.
 pub(crate) fn requantised(
     checkpoint: &Checkpoint,
     weights: Weights,
     importance: Option<&Importance>,
 ) -> Result<Vec<Made>> {
-    let parts = Parts::of(&Description::of(checkpoint)?, Pairing::Halves);
+    let parts = Parts::of(&described(checkpoint)?, Pairing::Halves);
     let by_name = by_tensor(&parts.list);
     let layers = layers_of(checkpoint.names());
     checkpoint
@@ -54,7 +66,7 @@ pub(crate) fn repacked(
     weights: Weights,
     importance: Option<&Importance>,
 ) -> Result<Vec<Made>> {
-    let parts = Parts::of(&Description::of(checkpoint)?, Pairing::Halves);
+    let parts = Parts::of(&described(checkpoint)?, Pairing::Halves);
     let by_name = by_tensor(&parts.list);
     if let Some(packed) = checkpoint.names().find_map(|name| name.strip_suffix("_packed")) {
         return Err(ConvertError::Refused(format!(

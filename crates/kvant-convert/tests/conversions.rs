@@ -230,6 +230,53 @@ fn integers_keep_their_codes_on_the_way_to_a_folder() {
     }
 }
 
+/// Groups of 16 and 64 are read back as they were rounded; smaller groups compute more nearly what the source computes.
+#[test]
+fn groups_of_16_and_64_are_for_folders() {
+    let place = tempfile::tempdir().unwrap();
+    let checkpoint = Checkpoint::open(fixtures().join("llama")).unwrap();
+    let ids = ids();
+    let name = "model.layers.1.mlp.up_proj.weight";
+    let logits_of_source = logits(&checkpoint, &ids);
+    let (mut errors, mut off) = (Vec::new(), Vec::new());
+    for (weights, dtype) in [
+        (Weights::Int4G64, DType::Int4G64),
+        (Weights::Int4, DType::Int4G32),
+        (Weights::Int4G16, DType::Int4G16),
+        (Weights::Int8G64, DType::Int8G64),
+        (Weights::Int8G16, DType::Int8G16),
+    ] {
+        let path = place.path().join(weights.to_string()).join("model.safetensors");
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let folder = convert(&checkpoint, weights, Format::Safetensors, None, &path).unwrap();
+        let (stored, source) = (folder.tensor(name).unwrap(), checkpoint.tensor(name).unwrap());
+        assert_eq!(stored.dtype(), dtype);
+        if weights != Weights::Int4 {
+            let rounded = kvant_model::quant::quantize_tensor(&source, dtype).unwrap();
+            assert_eq!(**stored.bytes(), **rounded.bytes(), "{weights}");
+        }
+        let config = fs::read_to_string(path.with_file_name("config.json")).unwrap();
+        assert!(config.contains(&format!("\"group_size\": {}", dtype.own_group())), "{config}");
+        let (exact, found) = (source.to_f32().unwrap(), stored.to_f32().unwrap());
+        errors.push(exact.iter().zip(&found).map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>());
+        off.push(difference(&logits(&folder, &ids), &logits_of_source));
+    }
+    assert!(errors.is_sorted_by(|a, b| a > b), "{errors:?}");
+    // Codes of 8 bits are seventeen times as fine.
+    assert!(off[3..].iter().all(|eight| off[..3].iter().all(|four| 4.0 * eight < *four)), "{off:?}");
+    for (weights, importance, said) in [
+        (Weights::Int4G16, None, "safetensors"),
+        (Weights::Int8G64, Some(Importance::default()), "safetensors"),
+    ] {
+        let refused = Conversion::new(&checkpoint, weights, Format::Gguf, importance.as_ref()).err().unwrap();
+        assert!(refused.to_string().contains(said), "{refused}");
+    }
+    let weighed = Importance::default();
+    let refused =
+        Conversion::new(&checkpoint, Weights::Int4G16, Format::Safetensors, Some(&weighed)).err().unwrap();
+    assert!(refused.to_string().contains("rounded plainly"), "{refused}");
+}
+
 /// Rounding that is weighed by what layers see computes more nearly what the source computes.
 #[test]
 fn importance_lowers_the_error_of_the_model() {

@@ -67,7 +67,11 @@ impl Backend for Cpu {
 
     fn compile(&self, description: &Description, checkpoint: &Checkpoint) -> Result<Box<dyn Network>> {
         let mut weights = compile::Weights::new(checkpoint, self.options, self.tier);
-        Ok(Box::new(compile::network(description, &mut weights)?))
+        compile::compiled(description, &mut weights)
+    }
+
+    fn runs_encoders(&self) -> bool {
+        true
     }
 }
 
@@ -104,6 +108,10 @@ impl Backend for Observing {
     fn compile(&self, description: &Description, checkpoint: &Checkpoint) -> Result<Box<dyn Network>> {
         let weights = compile::Weights::new(checkpoint, self.cpu.options, self.cpu.tier);
         let mut weights = weights.observed_by(Arc::clone(&self.observer));
-        Ok(Box::new(compile::network(description, &mut weights)?))
+        compile::compiled(description, &mut weights)
+    }
+
+    fn runs_encoders(&self) -> bool {
+        true
     }
 }

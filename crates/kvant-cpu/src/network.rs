@@ -88,7 +88,7 @@ impl Network for CpuNetwork {
             three_positions: false,
             first_layer: one_stream,
             attention_observer: true,
-            stream_observer: false,
+            stream_observer: true,
             adapters: true,
             any_rows: true,
             mtp: self.mtp.is_some(),
@@ -114,7 +114,8 @@ impl CpuNetwork {
         attention: &mut Attention,
     ) -> Result<Outputs, StateError> {
         let wanted = pass.wanted();
-        let Observer { layers: mut observer, attention: watching, .. } = std::mem::take(&mut pass.observer);
+        let Observer { layers: mut observer, attention: watching, stream } =
+            std::mem::take(&mut pass.observer);
         let watching = watching.map(|watching| watching as &mut dyn AttentionObserver);
         let adapted = AdaptedRows::new(pass.chunks, self.tier);
         let mut cpu = CpuPass::new(pass.chunks, sequences, attention, &self.ropes, &self.folded)?
@@ -150,6 +151,9 @@ impl CpuNetwork {
             Some(of) => Block(of).joined(streams),
             None => streams.swap_remove(0),
         };
+        if let Some(stream) = stream {
+            stream(x.rows().clone());
+        }
         self.head.norm.in_place(&mut x);
         observe(self.layers.len(), &x);
         let outputs = Outputs::from(self.logits(&x, &wanted.scored));

@@ -2,6 +2,7 @@
 
 use crate::checkpoint::Checkpoint;
 use crate::description::{Description, Matrix};
+use crate::encoder::EncoderText;
 use crate::error::Result;
 use crate::outputs::Outputs;
 use crate::pass::{Abilities, Chunk, Guesses, Pass};
@@ -16,11 +17,21 @@ pub trait Backend {
     /// What runs in its place in messages: `cpu`, `cuda:0`.
     fn name(&self) -> &str;
 
+    /// What decides the bits of its numbers beside its name: which of several kernels compute. Empty where there is no choice.
+    fn arithmetic(&self) -> String {
+        String::new()
+    }
+
     /// Makes a model ready to run from its description and the checkpoint that the description was made from.
     ///
     /// # Errors
     /// If weights cannot be read, or the description has a block that this backend does not run.
     fn compile(&self, description: &Description, checkpoint: &Checkpoint) -> Result<Box<dyn Network>>;
+
+    /// Whether it compiles [encoders](crate::description::Encoder) too; those that do not are never given one.
+    fn runs_encoders(&self) -> bool {
+        false
+    }
 }
 
 /// A compiled model. It is immutable; all state is in the [`Sequence`]s of a pass.
@@ -47,6 +58,18 @@ pub trait Network: Send + Sync {
     ) -> Result<Guesses, StateError> {
         let _ = (chunks, hidden, sequences);
         Err(StateError::new(0, StateErrorKind::Pass { what: "a head that guesses further tokens (MTP)" }))
+    }
+
+    /// What an encoder makes of texts: a row of each token, text after text, `(tokens, hidden)`; `None` of a decoder.
+    fn encode(&self, texts: &[EncoderText<'_>]) -> Option<Rows> {
+        let _ = texts;
+        None
+    }
+
+    /// What its classifier makes of those rows, `(texts, classes)`; `None` where there is no classifier.
+    fn classify(&self, texts: &[EncoderText<'_>], rows: &Rows) -> Option<Rows> {
+        let _ = (texts, rows);
+        None
     }
 
     /// What of a pass it can do beside ids in and any form out.

@@ -71,11 +71,19 @@ pub enum DType {
     Int8G32,
     /// kvant's own: 32 × 4 bits, f16 scale by the signed maximum; made on load.
     Int4G32,
+    /// kvant's own: 32 × 8 bits, an f16 scale for every 16.
+    Int8G16,
+    /// kvant's own: 64 × 8 bits, f16 scale.
+    Int8G64,
+    /// kvant's own: 32 × 4 bits, an f16 scale by the signed maximum for every 16.
+    Int4G16,
+    /// kvant's own: 64 × 4 bits, f16 scale by the signed maximum.
+    Int4G64,
 }
 
 impl DType {
     /// Every type, in the order they are documented.
-    pub const ALL: [DType; 30] = [
+    pub const ALL: [DType; 34] = [
         DType::F32,
         DType::F16,
         DType::BF16,
@@ -106,6 +114,10 @@ impl DType {
         DType::NVFP4,
         DType::Int8G32,
         DType::Int4G32,
+        DType::Int8G16,
+        DType::Int8G64,
+        DType::Int4G16,
+        DType::Int4G64,
     ];
 
     /// Values per block.
@@ -115,8 +127,8 @@ impl DType {
             Self::U8 | Self::I32 | Self::I64 => 1,
             Self::F4_E2M1 => 2,
             Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Q8_0 | Self::IQ4_NL => 32,
-            Self::MXFP4 | Self::Int8G32 | Self::Int4G32 => 32,
-            Self::NVFP4 => 64,
+            Self::MXFP4 | Self::Int8G32 | Self::Int4G32 | Self::Int8G16 | Self::Int4G16 => 32,
+            Self::NVFP4 | Self::Int8G64 | Self::Int4G64 => 64,
             Self::Q2_K | Self::Q3_K | Self::Q4_K | Self::Q5_K | Self::Q6_K | Self::Q8_K => 256,
             Self::IQ4_XS | Self::IQ3_S | Self::IQ3_XXS | Self::IQ2_S | Self::IQ2_XS | Self::IQ2_XXS => 256,
         }
@@ -130,10 +142,10 @@ impl DType {
             Self::F32 | Self::I32 => 4,
             Self::I64 => 8,
             Self::Q4_0 | Self::IQ4_NL | Self::Int4G32 => 18,
-            Self::Q4_1 => 20,
+            Self::Q4_1 | Self::Int4G16 => 20,
             Self::Q5_0 => 22,
             Self::Q5_1 => 24,
-            Self::Q8_0 | Self::Int8G32 => 34,
+            Self::Q8_0 | Self::Int8G32 | Self::Int4G64 => 34,
             Self::Q2_K => 84,
             Self::Q3_K => 110,
             Self::Q4_K => 144,
@@ -147,7 +159,8 @@ impl DType {
             Self::IQ2_XS => 74,
             Self::IQ2_XXS => 66,
             Self::MXFP4 => 17,
-            Self::NVFP4 => 36,
+            Self::NVFP4 | Self::Int8G16 => 36,
+            Self::Int8G64 => 66,
         }
     }
 
@@ -184,7 +197,28 @@ impl DType {
             Self::NVFP4 => "NVFP4",
             Self::Int8G32 => "int8g32",
             Self::Int4G32 => "int4g32",
+            Self::Int8G16 => "int8g16",
+            Self::Int8G64 => "int8g64",
+            Self::Int4G16 => "int4g16",
+            Self::Int4G64 => "int4g64",
         }
+    }
+
+    /// Values under one scale of kvant's own types; zero for the others.
+    pub const fn own_group(self) -> usize {
+        match self {
+            Self::Int8G16 | Self::Int4G16 => 16,
+            Self::Int8G32 | Self::Int4G32 => 32,
+            Self::Int8G64 | Self::Int4G64 => 64,
+            _ => 0,
+        }
+    }
+
+    /// kvant's own type of codes of 4 or 8 bits with a scale for `group` of them; none for other widths and groups.
+    pub fn own(bits: usize, group: usize) -> Option<DType> {
+        let wide = |dtype: DType| matches!(dtype, Self::Int8G16 | Self::Int8G32 | Self::Int8G64);
+        let fits = |dtype: &DType| dtype.own_group() == group && bits == if wide(*dtype) { 8 } else { 4 };
+        Self::ALL.into_iter().filter(|dtype| dtype.own_group() > 0).find(fits)
     }
 
     /// True for the types of tables, which hold no weights.

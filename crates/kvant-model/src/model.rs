@@ -4,7 +4,7 @@ use crate::adapter::AdapterMix;
 use crate::backend::{Backend, Network};
 use crate::checkpoint::Checkpoint;
 use crate::description::{Description, Mtp, ScoreTraits};
-use crate::error::Result;
+use crate::error::{LoadError, Result};
 use crate::outputs::Outputs;
 use crate::pass::{Abilities, Chunk, Form, Guesses, Input, Pass, Positions};
 use crate::rows::Rows;
@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 /// A description, compiled by a backend. It is immutable; all state of a sequence is in its cache.
 pub struct Model {
-    description: Description,
-    network: Box<dyn Network>,
+    pub(crate) description: Description,
+    pub(crate) network: Box<dyn Network>,
     /// The backend's name.
     device: String,
     /// The files its weights are in, or were.
@@ -75,6 +75,14 @@ pub enum ForwardError {
         /// What was asked for.
         what: &'static str,
     },
+    /// An encoder where a decoder is needed.
+    #[error(
+        "this model is an encoder: it gives vectors of texts or scores of pairs, and no text; use it for embeddings or to rerank"
+    )]
+    Encoder,
+    /// A model that cannot do what encoders do.
+    #[error("this model {0}")]
+    NotEncoder(&'static str),
     /// An adapter that was opened for another model.
     #[error("adapter {name:?} was opened for another model")]
     OtherBase {
@@ -112,6 +120,12 @@ impl Model {
     /// If it cannot be described, or the backend cannot run it.
     pub fn load(backend: &dyn Backend, checkpoint: &Checkpoint) -> Result<Self> {
         let description = Description::of(checkpoint)?;
+        if description.encoder.is_some() && !backend.runs_encoders() {
+            return Err(LoadError::unsupported(format!(
+                "{} runs no encoders (attention in both directions); the CPU does: --device cpu",
+                backend.name()
+            )));
+        }
         let network = backend.compile(&description, checkpoint)?;
         checkpoint.intact()?;
         let (device, tensor_digest) = (backend.name().to_owned(), description.tensor_digest());
@@ -238,7 +252,7 @@ impl Model {
     }
 
     /// Weights that are gone read as zeros: what a pass made of them must not be taken for an answer.
-    fn check_files(&self) -> Result<(), ForwardError> {
+    pub(crate) fn check_files(&self) -> Result<(), ForwardError> {
         match self.files.iter().find(|file| file.is_damaged()) {
             Some(file) => Err(ForwardError::FileDamaged(file.path().to_path_buf())),
             None => Ok(()),
@@ -268,6 +282,9 @@ impl Model {
     }
 
     fn check(&self, pass: &Pass<'_>, sequences: &[&mut Sequence]) -> Result<(), ForwardError> {
+        if self.is_encoder() {
+            return Err(ForwardError::Encoder);
+        }
         if pass.chunks.len() != sequences.len() {
             return Err(ForwardError::Chunks { chunks: pass.chunks.len(), sequences: sequences.len() });
         }

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 
 /// Types with blocks; the plain ones are covered by the reference files.
-const BLOCK_TYPES: [DType; 24] = [
+const BLOCK_TYPES: [DType; 28] = [
     DType::Q4_0,
     DType::Q4_1,
     DType::Q5_0,
@@ -36,6 +36,10 @@ const BLOCK_TYPES: [DType; 24] = [
     DType::F4_E2M1,
     DType::Int8G32,
     DType::Int4G32,
+    DType::Int8G16,
+    DType::Int8G64,
+    DType::Int4G16,
+    DType::Int4G64,
 ];
 
 /// Types made of points of a codebook.
@@ -111,6 +115,10 @@ impl Twin<'_> {
                 self.half(0) * code as f64 + self.half(2)
             }
             DType::Q8_0 | DType::Int8G32 => self.half(0) * self.signed(2 + i),
+            DType::Int4G16 => self.half(2 * (i / 16)) * (self.nibble(4, i) - 8) as f64,
+            DType::Int4G64 => self.half(0) * (self.nibble(2 + i / 32 * 16, i % 32) - 8) as f64,
+            DType::Int8G16 => self.half(2 * (i / 16)) * self.signed(4 + i),
+            DType::Int8G64 => self.half(0) * self.signed(2 + i),
             DType::Q2_K => {
                 let code = self.bits(16 + 32 * half + lane, 2 * run, 2) as f64;
                 let (scale, minimum) = (self.bits(i / 16, 0, 4) as f64, self.bits(i / 16, 4, 4) as f64);
@@ -271,6 +279,7 @@ fn halves(dtype: DType) -> &'static [usize] {
         DType::Q2_K => &[80, 82],
         DType::Q3_K => &[108],
         DType::Q6_K => &[208],
+        DType::Int4G16 | DType::Int8G16 => &[0, 2],
         DType::Q8_K | DType::MXFP4 | DType::NVFP4 | DType::F8_E4M3 | DType::F4_E2M1 => &[],
         _ => &[0],
     }
@@ -335,8 +344,7 @@ fn every_block_type_agrees_with_the_twin_on_its_reference_blocks() {
 }
 
 fn has_reference(dtype: DType) -> bool {
-    let has_none = [DType::Q8_K, DType::F8_E4M3, DType::F4_E2M1, DType::Int8G32, DType::Int4G32];
-    !has_none.contains(&dtype)
+    ![DType::Q8_K, DType::F8_E4M3, DType::F4_E2M1].contains(&dtype) && dtype.own_group() == 0
 }
 
 #[test]

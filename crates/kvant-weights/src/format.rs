@@ -19,7 +19,7 @@
 //! Scales lie in a second run behind the codes of the panel, so that vectors of codes stay on cache lines. A *unit*
 //! of inputs has one f16 scale per row, and one f16 minimum where the format has minima; MXFP4 has a byte instead, the
 //! exponent of a power of two. In units of 256 these are multiplied by a byte per row and group of 16 or 32 inputs, which
-//! follow.
+//! follow. A unit of 32 with groups of 16 has two scales; one of 64 has one for both its blocks.
 //!
 //! Codes of four bits may be numbers of *levels*: a table of sixteen signed bytes, which a shuffle looks up on the way to
 //! the dot product. Nothing else of a format changes by that.
@@ -109,6 +109,14 @@ formats! {
     F4LevelsK: 4 bits, unit 256, group 32, centre 128, signed true, levels IQ4;
     /// Of `MXFP4`.
     F4Float: 4 bits, unit 32, group 32, centre 12, levels TWICE_E2M1, exponent true;
+    /// Of `int4g16`.
+    F4By16: 4 bits, unit 32, group 16, centre 8;
+    /// Of `int4g64`: blocks are summed up one by one, under the same scale.
+    F4By64: 4 bits, unit 64, group 32, centre 8;
+    /// Of `int8g16`.
+    F8By16: 8 bits, unit 32, group 16, centre 128;
+    /// Of `int8g64`.
+    F8By64: 8 bits, unit 64, group 32, centre 128;
 }
 
 /// Bits of a code that lie together; those above are masks.
@@ -130,9 +138,19 @@ pub(crate) const fn code_bytes<F: Format>() -> usize {
     BLOCK * PANEL * F::BITS / 8
 }
 
-/// f16 vectors of a unit: scales, and minima where there are any.
+/// f16 vectors of a group: scales, and minima where there are any.
 const fn kinds<F: Format>() -> usize {
     if F::MINIMA { 2 } else { 1 }
+}
+
+/// Whether every group of a unit has a byte that the unit's scale is multiplied with.
+pub(crate) const fn has_byte_scales<F: Format>() -> bool {
+    F::UNIT == 256
+}
+
+/// f16 vectors of a unit.
+pub(crate) const fn halves<F: Format>() -> usize {
+    kinds::<F>() * if F::UNIT == BLOCK { F::UNIT / F::GROUP } else { 1 }
 }
 
 /// Bytes of the scales of a unit of a panel.
@@ -140,8 +158,8 @@ pub(crate) const fn scale_bytes<F: Format>() -> usize {
     if F::EXPONENT {
         return PANEL;
     }
-    let bytes = if F::UNIT == F::GROUP { 0 } else { F::UNIT / F::GROUP * PANEL };
-    kinds::<F>() * (2 * PANEL + bytes)
+    let bytes = if has_byte_scales::<F>() { F::UNIT / F::GROUP * PANEL } else { 0 };
+    2 * PANEL * halves::<F>() + kinds::<F>() * bytes
 }
 
 /// Where the byte scales of a group are inside the scales of a unit; its byte minima follow them.
@@ -223,6 +241,22 @@ macro_rules! with_format {
             }
             Layout::MXFP4 => {
                 type $format = $crate::format::F4Float;
+                $body
+            }
+            Layout::Int4G16 => {
+                type $format = $crate::format::F4By16;
+                $body
+            }
+            Layout::Int4G64 => {
+                type $format = $crate::format::F4By64;
+                $body
+            }
+            Layout::Int8G16 => {
+                type $format = $crate::format::F8By16;
+                $body
+            }
+            Layout::Int8G64 => {
+                type $format = $crate::format::F8By64;
                 $body
             }
         }

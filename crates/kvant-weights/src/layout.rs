@@ -32,11 +32,19 @@ pub enum Layout {
     IQ4XS,
     /// 32 four-bit floats, a power of two as scale.
     MXFP4,
+    /// 32 nibbles around 8, an f16 scale for every 16. No file of others has it.
+    Int4G16,
+    /// 64 nibbles around 8, an f16 scale. No file of others has it.
+    Int4G64,
+    /// 32 signed bytes, an f16 scale for every 16. No file of others has it.
+    Int8G16,
+    /// 64 signed bytes, an f16 scale. No file of others has it.
+    Int8G64,
 }
 
 impl Layout {
     /// Every layout.
-    pub const ALL: [Layout; 13] = [
+    pub const ALL: [Layout; 17] = [
         Layout::Q4_0,
         Layout::Q4_1,
         Layout::Q5_0,
@@ -50,13 +58,18 @@ impl Layout {
         Layout::IQ4NL,
         Layout::IQ4XS,
         Layout::MXFP4,
+        Layout::Int4G16,
+        Layout::Int4G64,
+        Layout::Int8G16,
+        Layout::Int8G64,
     ];
 
     /// Weights in a block.
     pub fn block_len(self) -> usize {
         match self {
             Layout::Q4_0 | Layout::Q4_1 | Layout::Q5_0 | Layout::Q5_1 | Layout::Q8_0 => 32,
-            Layout::IQ4NL | Layout::MXFP4 => 32,
+            Layout::IQ4NL | Layout::MXFP4 | Layout::Int4G16 | Layout::Int8G16 => 32,
+            Layout::Int4G64 | Layout::Int8G64 => 64,
             Layout::Q2K | Layout::Q3K | Layout::Q4K | Layout::Q5K | Layout::Q6K | Layout::IQ4XS => 256,
         }
     }
@@ -77,6 +90,10 @@ impl Layout {
             Layout::IQ4NL => 18,
             Layout::IQ4XS => 136,
             Layout::MXFP4 => 17,
+            Layout::Int4G16 => 20,
+            Layout::Int4G64 => 34,
+            Layout::Int8G16 => 36,
+            Layout::Int8G64 => 66,
         }
     }
 }
@@ -97,6 +114,10 @@ impl fmt::Display for Layout {
             Layout::IQ4NL => "IQ4_NL",
             Layout::IQ4XS => "IQ4_XS",
             Layout::MXFP4 => "MXFP4",
+            Layout::Int4G16 => "int4g16",
+            Layout::Int4G64 => "int4g64",
+            Layout::Int8G16 => "int8g16",
+            Layout::Int8G64 => "int8g64",
         })
     }
 }

@@ -1,6 +1,8 @@
 //! From blocks of a file to panels.
 
-use crate::format::{BLOCK, Format, PANEL, PanelSize, code_bytes, group_offset, low_bits, scale_bytes};
+use crate::format::{
+    BLOCK, Format, PANEL, PanelSize, code_bytes, group_offset, halves, has_byte_scales, low_bits, scale_bytes,
+};
 use crate::source::{Codes, Scales, Source};
 
 /// Packs the rows of a panel, at most 16 of equal length, into `panel`. Rows that are not there become zeros.
@@ -55,11 +57,11 @@ fn deal_scales<F: Format>(source: &Scales, lane: usize, scales: &mut [u8]) {
         scales[lane] = source.bytes[0][0];
         return;
     }
-    let kinds = if F::MINIMA { 2 } else { 1 };
-    for kind in 0..kinds {
-        scales[2 * (kind * PANEL + lane)..][..2].copy_from_slice(&source.halves[kind].to_le_bytes());
+    for half in 0..halves::<F>() {
+        scales[2 * (half * PANEL + lane)..][..2].copy_from_slice(&source.halves[half].to_le_bytes());
     }
-    if F::UNIT > F::GROUP {
+    if has_byte_scales::<F>() {
+        let kinds = halves::<F>();
         for group in 0..F::UNIT / F::GROUP {
             for kind in 0..kinds {
                 scales[group_offset::<F>(group) + kind * PANEL + lane] = source.bytes[group][kind];

@@ -2,7 +2,8 @@
 
 use crate::Layout;
 use crate::format::{
-    BLOCK, F2K, F3K, F4, F4Float, F4K, F4Levels, F4LevelsK, F4Min, F5, F5K, F5Min, F6K, F8, Format,
+    BLOCK, F2K, F3K, F4, F4By16, F4By64, F4Float, F4K, F4Levels, F4LevelsK, F4Min, F5, F5K, F5Min, F6K, F8,
+    F8By16, F8By64, Format,
 };
 
 /// The codes of 32 inputs of one row.
@@ -18,7 +19,7 @@ pub(crate) struct Codes {
 /// The scales of a unit of one row.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Scales {
-    /// f16 bits: the scale and the minimum, which is added.
+    /// f16 bits: the scale and the minimum, which is added; or the scales of two groups.
     pub halves: [u16; 2],
     /// Byte scales and byte minima of the groups of a unit of 256; the exponent of a unit, where that is its scale.
     pub bytes: [[u8; 2]; 16],
@@ -61,6 +62,12 @@ fn nibbles(unit: &[u8], at: usize, high: Option<usize>) -> Codes {
     Codes { words: words_at::<4>(unit, at), planes: [fifth, 0] }
 }
 
+/// Signed bytes become unsigned ones around 128.
+#[inline(always)]
+fn signed(unit: &[u8], at: usize) -> Codes {
+    Codes { words: words_at::<8>(unit, at).map(|w| w ^ 0x8080_8080), planes: [0; 2] }
+}
+
 macro_rules! blocks_of_32 {
     ($($format:ident = $layout:ident: minimum $minimum:expr, codes |$unit:ident| $codes:expr;)*) => {
         $(impl Source for $format {
@@ -85,8 +92,33 @@ blocks_of_32! {
     F5 = Q5_0: minimum None, codes |unit| nibbles(unit, 6, Some(2));
     F5Min = Q5_1: minimum Some(2), codes |unit| nibbles(unit, 8, Some(4));
     F4Levels = IQ4NL: minimum None, codes |unit| nibbles(unit, 2, None);
-    // Signed bytes become unsigned ones around 128.
-    F8 = Q8_0: minimum None, codes |unit| Codes { words: words_at::<8>(unit, 2).map(|w| w ^ 0x8080_8080), planes: [0; 2] };
+    F8 = Q8_0: minimum None, codes |unit| signed(unit, 2);
+}
+
+/// `d` of each half of 32 inputs, and codes behind them; or one `d`, and codes of 64 inputs.
+macro_rules! other_groups {
+    ($($format:ident = $layout:ident: scales $scales:literal, codes |$unit:ident, $at:ident| $codes:expr, of $bytes:literal bytes;)*) => {
+        $(impl Source for $format {
+            const LAYOUT: Layout = Layout::$layout;
+
+            #[inline(always)]
+            fn scales(unit: &[u8]) -> Scales {
+                Scales { halves: [half_at(unit, 0), half_at(unit, 2 * ($scales - 1))], ..Scales::default() }
+            }
+
+            #[inline(always)]
+            fn codes($unit: &[u8], index: usize) -> Codes {
+                let $at = 2 * $scales + $bytes * index;
+                $codes
+            }
+        })*
+    };
+}
+other_groups! {
+    F4By16 = Int4G16: scales 2, codes |unit, at| nibbles(unit, at, None), of 16 bytes;
+    F4By64 = Int4G64: scales 1, codes |unit, at| nibbles(unit, at, None), of 16 bytes;
+    F8By16 = Int8G16: scales 2, codes |unit, at| signed(unit, at), of 32 bytes;
+    F8By64 = Int8G64: scales 1, codes |unit, at| signed(unit, at), of 32 bytes;
 }
 
 /// Scales of `Q4_K` and `Q5_K`: `d, dmin`, then 12 bytes with a six-bit scale and minimum for each of 8 groups.

@@ -1,4 +1,4 @@
-//! The codec bench: `cargo bench -p kvant-codec -- [attend|floor|encode|rotate] [--dim D] [--mib N] [--repeats N] [--only SPEC] [--tier T]`.
+//! The codec bench: `cargo bench -p kvant-codec -- [attend|floor|encode|rotate|stages] [--dim D] [--mib N] [--repeats N] [--only SPEC] [--tier T]`.
 //!
 //! Every row is compared, in the same run and interleaved, with a plain read of the same number of bytes from a buffer
 //! as large; times are the best of N passes. Ratios travel between machines, nanoseconds do not.
@@ -8,6 +8,7 @@ mod encode;
 mod floor;
 mod rotate;
 mod rows;
+mod stages;
 mod stream;
 
 use std::time::{Duration, Instant};
@@ -45,7 +46,7 @@ fn main() {
             "--repeats" => options.repeats = number(&value()),
             "--only" => options.only = value(),
             "--tier" => options.tier = Some(value().parse().unwrap_or_else(|()| usage("no such tier"))),
-            "attend" | "floor" | "encode" | "rotate" => sections.push(argument),
+            "attend" | "floor" | "encode" | "rotate" | "stages" => sections.push(argument),
             // What cargo passes to every bench.
             "--bench" => {}
             _ => usage(&format!("unknown argument {argument}")),
@@ -65,11 +66,14 @@ fn main() {
     if wanted("rotate") {
         rotate::run(&options);
     }
+    if wanted("stages") {
+        stages::run(&options);
+    }
 }
 
 fn usage(problem: &str) -> ! {
     eprintln!(
-        "{problem}\nusage: cargo bench -p kvant-codec -- [attend|floor|encode|rotate] [--dim D] [--mib N] [--repeats N] [--only SPEC] [--tier T]"
+        "{problem}\nusage: cargo bench -p kvant-codec -- [attend|floor|encode|rotate|stages] [--dim D] [--mib N] [--repeats N] [--only SPEC] [--tier T]"
     );
     std::process::exit(2);
 }

@@ -5,6 +5,8 @@
 //! is multiplied with, every type searches for the scales of smallest Σ w·(x − x̂)²: the error that the layer's output has if
 //! channels are uncorrelated.
 //!
+//! Groups of 16 and 64, which are kvant's own, have plain rounding alone, that of [`quantize_row`].
+//!
 //! **Invariant:** under its own weighted error a block with importance is never worse than the plain one, which is always one
 //! of the candidates.
 //!
@@ -26,6 +28,7 @@ mod table;
 use half::f16;
 use kvant_model::DType;
 use kvant_model::error::{LoadError, Result};
+use kvant_model::quant::quantize_row;
 use kvant_simd::{Simd, Tier, Work, with_tier};
 
 /// Whether rows can be stored as `dtype` by [`encode_row`].
@@ -38,6 +41,10 @@ pub fn can_encode(dtype: DType) -> bool {
             | DType::Int4G32
             | DType::Q8_0
             | DType::Int8G32
+            | DType::Int4G16
+            | DType::Int4G64
+            | DType::Int8G16
+            | DType::Int8G64
             | DType::Q2_K
             | DType::Q3_K
             | DType::Q4_K
@@ -49,7 +56,7 @@ pub fn can_encode(dtype: DType) -> bool {
     )
 }
 
-/// Stores a row. `importance`, one non-negative weight per value, weighs the rounding.
+/// Stores a row. `importance`, one non-negative weight per value, weighs the rounding; groups of 16 and 64 take none.
 ///
 /// # Errors
 /// If the type is not one that is written, the lengths do not fit, or a value is not finite or too large for the type.
@@ -69,6 +76,9 @@ pub fn encode_row(dtype: DType, values: &[f32], importance: Option<&[f32]>, out:
     }
     if let Some(at) = values.iter().position(|x| !x.is_finite()) {
         return Err(LoadError::malformed(format!("value {at} is {}, not a finite number", values[at])));
+    }
+    if matches!(dtype.own_group(), 16 | 64) {
+        return quantize_row(dtype, values, out);
     }
     let tier = Tier::select().map_err(|e| LoadError::unsupported(e.to_string()))?;
     // SAFETY: `with_tier` takes no tier that this CPU does not have.

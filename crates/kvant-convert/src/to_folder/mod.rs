@@ -16,6 +16,7 @@ use crate::packed::Folder;
 use crate::parts::Parts;
 use crate::recipe::Weights;
 use crate::rows::Made;
+use crate::source::described;
 use kvant_model::description::Pairing;
 use kvant_model::gguf::Metadata;
 use kvant_model::{Checkpoint, DType, Description};
@@ -33,7 +34,7 @@ pub(crate) fn of(
     weights: Weights,
     importance: Option<&Importance>,
 ) -> Result<FolderTwin> {
-    let ours = Description::of(checkpoint)?;
+    let ours = described(checkpoint)?;
     let from = Parts::of(&ours, still_pairing(metadata.architecture()?));
     let config = config::of(checkpoint, metadata, &ours, from.tied.is_some(), weights)?;
     let theirs = Description::of(&checkpoint.folder_twin(config.clone())?).map_err(|e| {

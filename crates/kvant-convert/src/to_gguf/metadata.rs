@@ -13,7 +13,7 @@ use kvant_model::gguf::{ValueType, Writer, WriterValue};
 use serde_json::Value;
 
 /// Architectures with a list of the layers that slide.
-const LISTED_WINDOWS: [&str; 3] = ["exaone4", "gemma4", "olmo2"];
+const LISTED_WINDOWS: [&str; 4] = ["exaone4", "gemma4", "mimo2", "olmo2"];
 
 /// Numbers of experts and of their groups.
 const EXPERT_COUNTS: [&str; 4] =

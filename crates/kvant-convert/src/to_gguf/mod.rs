@@ -19,7 +19,7 @@ use crate::keys::still_pairing;
 use crate::parts::Parts;
 use crate::recipe::{Place, Weights, layers_of};
 use crate::rows::Made;
-use crate::source::state_types;
+use crate::source::{described, state_types};
 use kvant_model::arch::REGISTRY;
 use kvant_model::description::Pairing;
 use kvant_model::gguf::{Gguf, Writer};
@@ -27,9 +27,10 @@ use kvant_model::{Checkpoint, Description};
 use serde_json::Value;
 
 /// Architectures whose GGUF files go by another's name.
-const OTHER_NAMES: [(&str, &str); 5] = [
+const OTHER_NAMES: [(&str, &str); 6] = [
     ("deepseek_v3", "deepseek2"),
     ("glm4_moe_lite", "deepseek2"),
+    ("mimo", "qwen2"),
     ("mistral", "llama"),
     ("mixtral", "llama"),
     ("olmo3", "olmo2"),
@@ -48,7 +49,7 @@ pub(crate) fn of(
     weights: Weights,
     importance: Option<&Importance>,
 ) -> Result<GgufTwin> {
-    let ours = Description::of(checkpoint)?;
+    let ours = described(checkpoint)?;
     refuse_streams(&ours)?;
     let architecture = gguf_name(&ours)?;
     let mut writer = metadata::of(&ours, config, architecture, &name_of(checkpoint))?;

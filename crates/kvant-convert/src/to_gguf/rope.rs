@@ -23,7 +23,8 @@ pub(super) fn write(keys: &mut Keys<'_>, description: &Description, config: &Val
     let theta = [&global["rope_theta"], &config["rope_theta"], &config["rotary_emb_base"]]
         .into_iter()
         .find_map(Value::as_f64);
-    let local = [&new["sliding_attention"]["rope_theta"], &config["rope_local_base_freq"]];
+    let local =
+        [&new["sliding_attention"]["rope_theta"], &config["rope_local_base_freq"], &config["swa_rope_theta"]];
     let local = local.into_iter().find_map(Value::as_f64);
     if let Some(theta) = theta {
         keys.number("rope.freq_base", theta);

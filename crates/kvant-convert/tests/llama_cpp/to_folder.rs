@@ -9,6 +9,9 @@ use std::ops::ControlFlow;
 /// Largest difference of logits: rates of decay go through a logarithm, rotated channels meet in another order.
 const TOLERANCE: f32 = 1e-5;
 
+/// Files that become no folder, which is said by name.
+const REFUSED: [&str; 1] = ["mimo_v2_flash"];
+
 #[test]
 fn a_folder_computes_what_its_file_computes() {
     let place = tempfile::tempdir().unwrap();
@@ -21,6 +24,10 @@ fn a_folder_computes_what_its_file_computes() {
         let path = folder.join("model.safetensors");
         let conversion = match Conversion::new(&file, Weights::F32, Format::Safetensors, None) {
             Ok(conversion) => conversion,
+            Err(why) if REFUSED.contains(&name.as_str()) => {
+                assert!(why.to_string().contains("folders of mimo_v2_flash are not written"), "{why}");
+                continue;
+            }
             Err(why) => {
                 wrong.push(format!("{name}: {why}"));
                 continue;

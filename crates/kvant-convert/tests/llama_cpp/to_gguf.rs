@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 /// Keys that the converter gives another value, or that ours does not write.
-const OTHERWISE: [(&str, &[&str]); 6] = [
+const OTHERWISE: [(&str, &[&str]); 7] = [
     // Width of one shared expert, where the tensors are of all of them; llama.cpp refuses its file.
     ("ernie4_5_moe", &["expert_shared_feed_forward_length"]),
     // A context that configurations do not have, and a rotation that nothing turns by.
@@ -21,6 +21,16 @@ const OTHERWISE: [(&str, &[&str]); 6] = [
         &["context_length", "rope.dimension_count", "expert_group_count", "expert_group_used_count"],
     ),
     ("nemotron_h_moe", &["context_length", "rope.dimension_count"]),
+    // The converter always counts three heads for further tokens as layers; this folder has none.
+    (
+        "mimo_v2_flash",
+        &[
+            "attention.head_count_kv",
+            "attention.sliding_window_pattern",
+            "block_count",
+            "nextn_predict_layers",
+        ],
+    ),
     // A context that configurations do not have, and the scaling it is after.
     (
         "hunyuan_v1_dense",

@@ -10,6 +10,7 @@ mod convolution;
 mod delta_net;
 mod dot;
 mod embedding;
+mod encoder;
 mod ffn;
 mod function;
 mod latent;
@@ -25,6 +26,7 @@ mod per_layer;
 mod recurrent;
 mod rope;
 mod short_conv;
+mod softmax;
 mod streams;
 mod sums;
 
@@ -34,6 +36,7 @@ pub use attention::Folded;
 pub use convolution::Convolution;
 pub use dot::{dot, dot_block};
 pub use embedding::{Embedding, ROWS_KEPT, TokenInput};
+pub use encoder::EncoderNetwork;
 pub use latent::LatentHeads;
 pub use linear::{Linear, Multiply, Unpacked};
 pub use mamba2::GatedNorm;
@@ -63,6 +66,10 @@ impl Weights for CpuWeights {
 
 pub type AltUp = description::AltUp<CpuWeights>;
 pub type Attention = description::Attention<CpuWeights>;
+pub type Classifier = description::Classifier<CpuWeights>;
+pub type Encoder = description::Encoder<CpuWeights>;
+pub type EncoderLayer = description::EncoderLayer<CpuWeights>;
+pub type SelfAttention = description::SelfAttention<CpuWeights>;
 pub type Branch = description::Branch<CpuWeights>;
 pub type GatedDeltaNet = description::GatedDeltaNet<CpuWeights>;
 pub type Head = description::Head<CpuWeights>;

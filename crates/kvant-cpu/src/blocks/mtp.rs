@@ -22,14 +22,17 @@ impl Block<'_, Mtp> {
         left: Activations,
         pass: &mut CpuPass<'_, '_>,
     ) -> Result<(Activations, Activations), StateError> {
-        let MtpLayer { embedding_norm, hidden_norm, combine, layer, norm, hands_on_normed, .. } = &self.layer;
+        let MtpLayer {
+            embedding_norm, hidden_norm, combine, hidden_first, layer, norm, hands_on_normed, ..
+        } = &self.layer;
         let mut told = self.embedding.forward(pass.inputs().zip(pass.positions())); // (tokens, hidden)
         embedding_norm.in_place(&mut told);
         let mut left = left;
         hidden_norm.in_place(&mut left);
         let width = told.width();
-        let both = told.data().chunks_exact(width).zip(left.data().chunks_exact(width));
-        let both: Vec<f32> = both.flat_map(|(told, left)| told.iter().chain(left)).copied().collect();
+        let (first, second) = if *hidden_first { (&left, &told) } else { (&told, &left) };
+        let both = first.data().chunks_exact(width).zip(second.data().chunks_exact(width));
+        let both: Vec<f32> = both.flat_map(|(first, second)| first.iter().chain(second)).copied().collect();
         let mut streams = vec![combine.forward(&Activations::from_vec(both, 2 * width))];
         Block(layer).forward(&mut streams, pass)?;
         let y = streams.swap_remove(0);

@@ -38,6 +38,10 @@ impl Packed {
     pub fn layout(dtype: DType) -> Option<Layout> {
         Some(match dtype {
             DType::Q4_0 | DType::Int4G32 => Layout::Q4_0,
+            DType::Int4G16 => Layout::Int4G16,
+            DType::Int4G64 => Layout::Int4G64,
+            DType::Int8G16 => Layout::Int8G16,
+            DType::Int8G64 => Layout::Int8G64,
             DType::Q4_1 => Layout::Q4_1,
             DType::Q5_0 => Layout::Q5_0,
             DType::Q5_1 => Layout::Q5_1,

@@ -3,8 +3,8 @@
 mod mixers;
 
 use crate::blocks::{
-    Convolution, CpuWeights, Dense, Embedding, Folded, GatedNorm, LatentHeads, Linear, Mtp, Multiply, Norm,
-    Observed, Packed, Unpacked,
+    Convolution, CpuWeights, Dense, Embedding, EncoderNetwork, Folded, GatedNorm, LatentHeads, Linear, Mtp,
+    Multiply, Norm, Observed, Packed, Unpacked,
 };
 use crate::drivers::Drivers;
 use crate::network::CpuNetwork;
@@ -16,7 +16,7 @@ use kvant_model::description::{
 };
 use kvant_model::error::{LoadError, LoadErrorKind, Result};
 use kvant_model::quant::quantize_tensor;
-use kvant_model::{Checkpoint, DType, InputObserver, Tensor};
+use kvant_model::{Checkpoint, DType, InputObserver, Network, Tensor};
 use kvant_simd::Tier;
 use std::sync::Arc;
 
@@ -28,8 +28,16 @@ pub struct Weights<'a> {
     observer: Option<Arc<dyn InputObserver>>,
 }
 
+/// A model, ready to run.
+pub fn compiled(description: &Description, weights: &mut Weights<'_>) -> Result<Box<dyn Network>> {
+    Ok(match &description.encoder {
+        Some(of) => Box::new(encoder(description, of, weights)?),
+        None => Box::new(network(description, weights)?),
+    })
+}
+
 /// A model's blocks.
-pub fn network(description: &Description, weights: &mut Weights<'_>) -> Result<CpuNetwork> {
+fn network(description: &Description, weights: &mut Weights<'_>) -> Result<CpuNetwork> {
     description.layers.iter().flat_map(description::Layer::mixers).try_for_each(mixers::check)?;
     let layers = description.layers.lower(weights)?;
     let head = description.head.lower(weights)?;
@@ -47,6 +55,30 @@ pub fn network(description: &Description, weights: &mut Weights<'_>) -> Result<C
         slots: description.slots.clone(),
         drivers: Drivers::new(weights.tier),
         tier: weights.tier,
+    })
+}
+
+/// The blocks of an encoder.
+fn encoder(
+    description: &Description,
+    encoder: &description::Encoder,
+    weights: &mut Weights<'_>,
+) -> Result<EncoderNetwork> {
+    use description::Projection::{Apart, Equal, Fused, FusedByHead, Shared};
+    for layer in &encoder.layers {
+        match layer.attention.projection {
+            Apart { .. } | Fused(_) => {}
+            FusedByHead(_) | Shared { .. } | Equal { .. } => {
+                return Err(LoadError::unsupported(
+                    "an encoder with heads that are not three plain projections",
+                ));
+            }
+        }
+    }
+    Ok(EncoderNetwork {
+        embedding: weights.embedding(&description.embedding)?,
+        encoder: encoder.lower(weights)?,
+        ropes: description.ropes.clone(),
     })
 }
 

@@ -9,7 +9,7 @@ use crate::description::{
 use crate::error::{LoadError, Result};
 use kvant_cache::{KvShape, KvSlot};
 
-pub const RMS_EPS: Key = Key("rms_norm_eps", "attention.layer_norm_rms_epsilon");
+pub const RMS_EPS: Key = Key("rms_norm_eps|layernorm_epsilon", "attention.layer_norm_rms_epsilon");
 pub const LAYER_NORM_EPS: Key =
     Key("layer_norm_eps|norm_epsilon|layer_norm_epsilon", "attention.layer_norm_epsilon");
 pub const INNER: Key = Key("intermediate_size|n_inner", "feed_forward_length");
@@ -295,6 +295,7 @@ pub fn framed(
         head: Head { norm, output, scale: 1.0, soft_cap: None },
         slots,
         mtp: None,
+        encoder: None,
         left_out: Vec::new(),
     })
 }

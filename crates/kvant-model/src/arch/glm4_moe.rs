@@ -6,7 +6,7 @@ use crate::arch::qwen3_moe::{EXPERT, EXPERT_INNER};
 use crate::arch::{Name, Scope, mtp};
 use crate::config::{Key, ModelConfig, RopeKeys};
 use crate::description::{
-    Activation, Description, ExpertGroups, Ffn, Inner, Mlp, Pairing, Renormalise, Router, RouterScore,
+    Activation, Description, ExpertGroups, Ffn, Inner, Mlp, Moe, Pairing, Renormalise, Router, RouterScore,
     SharedExpert, Vector,
 };
 use crate::error::Result;
@@ -36,10 +36,7 @@ pub fn describe(scope: &Scope<'_>) -> Result<Description> {
         let ffn = if index < dense {
             Ffn::Dense(common::gated_mlp(layer, dims.hidden, inner, activation, false)?)
         } else {
-            let mut moe = common::experts(layer, &EXPERT, dims.hidden, expert_inner, activation, true)?;
-            let count = moe.experts.len();
-            let bias = layer.numbers(("mlp.gate.e_score_correction_bias", "exp_probs_b.bias"), &[count])?;
-            moe.router = sigmoid_router(config, moe.router, bias, count)?;
+            let mut moe = experts(layer, dims.hidden, expert_inner, activation)?;
             moe.shared = shared
                 .map(|shared| shared_expert(layer, dims.hidden, shared * expert_inner, activation))
                 .transpose()?;
@@ -53,6 +50,15 @@ pub fn describe(scope: &Scope<'_>) -> Result<Description> {
     let layers = common::layers(scope, dims.layers, described)?;
     let description = common::decoder(scope, &dims, layers, 0.0)?;
     mtp::described(scope, description, &mtp::NEXTN, described)
+}
+
+/// Experts behind a sigmoid router with a correction bias.
+pub fn experts(layer: &Scope<'_>, hidden: usize, inner: usize, activation: Activation) -> Result<Moe> {
+    let mut moe = common::experts(layer, &EXPERT, hidden, inner, activation, true)?;
+    let count = moe.experts.len();
+    let bias = layer.numbers(("mlp.gate.e_score_correction_bias", "exp_probs_b.bias"), &[count])?;
+    moe.router = sigmoid_router(layer.config(), moe.router, bias, count)?;
+    Ok(moe)
 }
 
 /// Scores by a sigmoid, experts picked by score and bias, perhaps out of the best groups only.

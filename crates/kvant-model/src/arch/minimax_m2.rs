@@ -2,7 +2,7 @@
 //! part of every head rotated.
 
 use crate::arch::common::{self, Common};
-use crate::arch::{Scope, mixtral};
+use crate::arch::{Scope, mixtral, mtp};
 use crate::config::{Key, RopeKeys};
 use crate::description::{Description, Ffn, Pairing, RouterScore};
 use crate::error::Result;
@@ -14,7 +14,7 @@ pub fn describe(scope: &Scope<'_>) -> Result<Description> {
     let normed = config.flag(Key("use_qk_norm", ""), true)?;
     let rope = scope.rope(&RopeKeys::usual(Pairing::Halves), dims.head_dim)?;
 
-    let layers = common::layers(scope, dims.layers, |layer, index| {
+    let described = |layer: &Scope<'_>, index: usize| {
         let mut attention = common::attention(layer, index, &dims, None, (false, false))?;
         if normed {
             (attention.q_norm, attention.k_norm) =
@@ -27,6 +27,8 @@ pub fn describe(scope: &Scope<'_>) -> Result<Description> {
         moe.router.score = RouterScore::Sigmoid;
         moe.router.bias = Some(layer.numbers(bias, &[count])?);
         common::pre_norm(layer, &dims, eps, attention, Ffn::Experts(Box::new(moe)))
-    })?;
-    common::decoder(scope, &dims, layers, 0.0)
+    };
+    let layers = common::layers(scope, dims.layers, described)?;
+    let description = common::decoder(scope, &dims, layers, 0.0)?;
+    mtp::described(scope, description, &mtp::MINIMAX, described)
 }

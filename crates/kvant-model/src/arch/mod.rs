@@ -4,10 +4,12 @@
 //! yields a [`Description`]. To add one: write the file, add its line to [`REGISTRY`]. Nothing in it knows which backend
 //! will run the model.
 
+mod bert;
 mod common;
 mod contradictions;
 mod deepseek_v2;
 mod deepseek_v3;
+mod encoder;
 mod ernie4_5;
 mod ernie4_5_moe;
 mod exaone4;
@@ -30,13 +32,17 @@ mod latent;
 mod lfm2;
 mod lfm2_moe;
 mod llama;
+mod mimo;
+mod mimo_v2_flash;
 mod minimax_m2;
 mod ministral3;
 mod mistral;
 mod mistral4;
 mod mixtral;
+mod modernbert;
 mod mtp;
 mod nemotron_h;
+mod nomic_bert;
 mod olmo2;
 mod olmo3;
 mod phi3;
@@ -102,6 +108,8 @@ pub const REGISTRY: &[Architecture] = &[
     entry("lfm2", "lfm2", lfm2::describe),
     entry("lfm2_moe", "lfm2moe", lfm2_moe::describe),
     entry("llama", "llama", llama::describe),
+    entry("mimo", "", mimo::describe),
+    entry("mimo_v2_flash", "mimo2", mimo_v2_flash::describe),
     entry("minimax_m2", "minimax-m2", minimax_m2::describe),
     entry("ministral3", "mistral3", ministral3::describe),
     entry("mistral", "", mistral::describe),
@@ -124,6 +132,15 @@ pub const REGISTRY: &[Architecture] = &[
     entry("starcoder2", "starcoder2", starcoder2::describe),
 ];
 
+/// Every encoder: it gives vectors or scores, and a decoder's tools do not apply.
+pub const ENCODERS: &[Architecture] = &[
+    entry("bert", "bert", bert::describe),
+    entry("modernbert", "", modernbert::describe),
+    entry("nomic_bert", "nomic-bert", nomic_bert::describe),
+    entry("roberta", "", bert::describe_roberta),
+    entry("xlm-roberta", "", bert::describe_roberta),
+];
+
 impl Architecture {
     /// The architecture that a configuration names, or an error of kind
     /// [`Unsupported`](crate::error::LoadErrorKind::Unsupported) with that name.
@@ -133,8 +150,9 @@ impl Architecture {
             let own = if config.is_gguf() { known.gguf_name } else { known.config_name };
             !name.is_empty() && own.split('|').any(|own| own == name)
         };
-        REGISTRY.iter().find(is).ok_or_else(|| {
-            let known: Vec<&str> = REGISTRY.iter().map(|known| known.config_name).collect();
+        let all = || REGISTRY.iter().chain(ENCODERS);
+        all().find(is).ok_or_else(|| {
+            let known: Vec<&str> = all().map(|known| known.config_name).collect();
             LoadError::unsupported(format!(
                 "architecture {name:?} is not supported; kvant knows {}",
                 known.join(", ")

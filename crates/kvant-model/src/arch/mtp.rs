@@ -1,7 +1,7 @@
 //! Heads that guess further tokens (MTP), where checkpoints keep them behind their last layer.
 //!
-//! DeepSeek V3, GLM and the Qwen hybrids have the same head under other names; GGUF calls all of them `blk.N.nextn.…`. A file may have
-//! several heads in a row: the first is used, for further guesses with what it left itself.
+//! DeepSeek V3, GLM, the Qwen hybrids, MiMo and MiniMax have the same head under other names; GGUF calls all of them `blk.N.nextn.…`. A
+//! file may have several heads in a row: the first is used, for further guesses with what it left itself.
 
 use crate::arch::{Name, Scope, common};
 use crate::config::Dims;
@@ -15,10 +15,14 @@ pub struct Names {
     combine: Name,
     embedding_norm: Name,
     hidden_norm: Name,
-    norm: Name,
+    /// Before the output, in a Hugging Face checkpoint; empty where that is the model's own.
+    norm: &'static str,
     /// What files leave out of the weights of norms.
     norm_offset: f32,
+    sees_normed: bool,
     hands_on_normed: bool,
+    /// Whether Hugging Face checkpoints have the columns of what the model left first; GGUF files have those of the embedding first.
+    hidden_first: bool,
 }
 
 /// DeepSeek V3 and GLM.
@@ -27,9 +31,11 @@ pub const NEXTN: Names = Names {
     combine: ("eh_proj", "nextn.eh_proj"),
     embedding_norm: ("enorm", "nextn.enorm"),
     hidden_norm: ("hnorm", "nextn.hnorm"),
-    norm: ("shared_head.norm", "nextn.shared_head_norm"),
+    norm: "shared_head.norm",
     norm_offset: 0.0,
+    sees_normed: true,
     hands_on_normed: false,
+    hidden_first: false,
 };
 
 /// Qwen3-Next and Qwen 3.5.
@@ -38,10 +44,51 @@ pub const QWEN: Names = Names {
     combine: ("fc", "nextn.eh_proj"),
     embedding_norm: ("pre_fc_norm_embedding", "nextn.enorm"),
     hidden_norm: ("pre_fc_norm_hidden", "nextn.hnorm"),
-    norm: ("norm", "nextn.shared_head_norm"),
+    norm: "norm",
     norm_offset: 1.0,
+    sees_normed: true,
     hands_on_normed: true,
+    hidden_first: false,
 };
+
+/// MiMo-7B.
+pub const MIMO: Names = Names {
+    places: ("model.mtp_layers.0", "model.mtp_layers.0"),
+    combine: ("input_proj", "nextn.eh_proj"),
+    embedding_norm: ("token_layernorm", "nextn.enorm"),
+    hidden_norm: ("hidden_layernorm", "nextn.hnorm"),
+    norm: "final_layernorm",
+    norm_offset: 0.0,
+    sees_normed: false,
+    hands_on_normed: false,
+    hidden_first: true,
+};
+
+/// MiMo-V2.
+pub const MIMO_V2: Names = Names {
+    places: ("model.mtp.layers.0", "model.mtp.layers.0"),
+    combine: ("eh_proj", "nextn.eh_proj"),
+    embedding_norm: ("enorm", "nextn.enorm"),
+    hidden_norm: ("hnorm", "nextn.hnorm"),
+    hidden_first: false,
+    ..MIMO
+};
+
+/// MiniMax-M2. Released checkpoints announce heads and do not have them; the names are those that SGLang reads.
+pub const MINIMAX: Names = Names {
+    places: ("model.mtp_layers.0", "model.mtp_layers.0"),
+    combine: ("linear_projection", "nextn.eh_proj"),
+    embedding_norm: ("e_norm", "nextn.enorm"),
+    hidden_norm: ("h_norm", "nextn.hnorm"),
+    norm: "",
+    norm_offset: 0.0,
+    sees_normed: true,
+    hands_on_normed: true,
+    hidden_first: true,
+};
+
+/// The norm before the output in GGUF files, which may leave it out where it is the model's own.
+const GGUF_NORMS: [&str; 2] = ["nextn.shared_head_norm", "layer_output_norm"];
 
 /// A copy of the embeddings, and of the output, that the head of a file may have for itself.
 const TABLE: Name = ("embed_tokens", "nextn.embed_tokens");
@@ -68,6 +115,13 @@ pub fn described(
         let eps = scope.config().positive(common::RMS_EPS)? as f32;
         let norm = |name| head.rms_norm(name, hidden, eps, names.norm_offset);
         let has_output = head.has(OUTPUT)?;
+        let mut own_norm = None;
+        for name in GGUF_NORMS.map(|gguf| (names.norm, gguf)) {
+            if own_norm.is_none() && head.has(name)? {
+                own_norm = Some(norm(name)?);
+            }
+        }
+        let is_models = names.norm.is_empty() || scope.config().is_gguf();
         Ok(MtpLayer {
             table: match head.has(TABLE)? {
                 true => head.weight(TABLE, &[vocabulary, hidden])?,
@@ -77,8 +131,14 @@ pub fn described(
             hidden_norm: norm(names.hidden_norm)?,
             combine: head.linear(names.combine, hidden, 2 * hidden, false)?,
             layer: layer(&place(names.places.1), count)?,
-            norm: norm(names.norm)?,
+            norm: match own_norm {
+                Some(norm) => norm,
+                None if is_models => description.head.norm.clone(),
+                None => norm((names.norm, ""))?,
+            },
             output: has_output.then(|| head.linear(OUTPUT, vocabulary, hidden, false)).transpose()?,
+            hidden_first: names.hidden_first && !scope.config().is_gguf(),
+            sees_normed: names.sees_normed,
             hands_on_normed: names.hands_on_normed,
         })
     };

@@ -12,10 +12,11 @@ fn whole(item: Setting, least: f64) -> Option<usize> {
 }
 
 impl ModelConfig<'_> {
-    /// A truth value per layer, where GGUF metadata has a list of them.
+    /// A truth value per layer, where the file has a list of them; 1 and 0 say the same.
     pub fn layer_flags(&self, key: Key, layers: usize) -> Result<Option<Vec<bool>>> {
-        self.layer_list(key, layers, "true or false", |item| {
-            if let Setting::Flag(flag) = item { Some(flag) } else { None }
+        self.layer_list(key, layers, "true or false", |item| match item {
+            Setting::Flag(flag) => Some(flag),
+            item => whole(item, 0.0).filter(|&n| n <= 1).map(|n| n == 1),
         })
     }
 

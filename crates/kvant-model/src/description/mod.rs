@@ -12,6 +12,7 @@
 //! shape; where there was no checkpoint, their number is bounded.
 
 mod attention;
+mod encoder;
 mod ffn;
 mod halves;
 mod mixer;
@@ -24,6 +25,7 @@ mod tree;
 mod visit;
 
 pub use attention::{Attention, NormPlace, OutputGate, Projection, QueryGain, ScoreTraits};
+pub use encoder::{Classifier, Encoder, EncoderLayer, SelfAttention};
 pub use ffn::{
     Activation, ClampedSwiglu, ExpertGroups, Ffn, Inner, Mlp, Moe, Renormalise, Router, RouterScore,
     SharedExpert,
@@ -71,6 +73,8 @@ pub struct Description {
     /// The head of the file that guesses further tokens, or why it cannot be described; `None` where the file has none. A model runs
     /// without.
     pub mtp: Option<Result<Box<Mtp>, String>>,
+    /// What an encoder has in place of layers, slots and a head: those are then empty, and the head is the table once more.
+    pub encoder: Option<Box<Encoder>>,
     /// Sides of a multimodal checkpoint that are not described: the model reads and writes text.
     pub left_out: Vec<&'static str>,
 }
@@ -221,7 +225,9 @@ impl Layer {
 impl Description {
     /// The first position that the model has no embedding for; `None` where only quality suffers beyond its context.
     pub fn position_limit(&self) -> Option<usize> {
-        self.embedding.positions.as_ref().and_then(|table| table.shape.first().copied())
+        let rows = self.embedding.positions.as_ref().and_then(|table| table.shape.first().copied());
+        let skipped = self.encoder.as_ref().map_or(0, |encoder| encoder.first_position);
+        rows.map(|rows| rows.saturating_sub(skipped))
     }
 
     /// All attentions over keys and values with the number of their layer.

@@ -9,8 +9,8 @@ tree! {
     ///
     /// `x = combine([embedding_norm(e); hidden_norm(h)])`, `y = layer(x)`, logits `output(norm(y))`.
     ///
-    /// `e` is the embedding of token `i + 1` and `h` what the last layer left at position `i` after the final norm. For a guess after a
-    /// guess, `h` is what this head left in place of the model: `norm(y)` or `y`, as it was trained.
+    /// `e` is the embedding of token `i + 1` and `h` what the last layer left at position `i`, before the final norm or after it. For a
+    /// guess after a guess, `h` is what this head left in place of the model: `norm(y)` or `y`, as it was trained.
     pub struct MtpLayer {
         /// Embeddings, `(vocabulary, hidden)`: the model's, or a copy of its own.
         pub table: W::Table,
@@ -18,14 +18,18 @@ tree! {
         pub embedding_norm: W::Norm,
         /// Of what the model left.
         pub hidden_norm: W::Norm,
-        /// From both, the embedding first, to `(hidden)`.
+        /// From both to `(hidden)`.
         pub combine: W::Linear,
+        /// Whether it reads `h` before `e`: `combine([hidden_norm(h); embedding_norm(e)])`.
+        pub hidden_first: bool,
         /// What it computes; its slots are those of its [`Mtp`].
         pub layer: Layer<W>,
         /// Before the output.
         pub norm: W::Norm,
         /// To the vocabulary; the model's own where there is none.
         pub output: Option<W::Linear>,
+        /// Whether `h` is what the model left after the final norm.
+        pub sees_normed: bool,
         /// Whether the next guess gets `norm(y)`.
         pub hands_on_normed: bool,
     }

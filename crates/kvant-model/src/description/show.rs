@@ -1,8 +1,8 @@
 //! A description in words: a line for each layer, and layers that are alike told once.
 
 use super::{
-    Attention, Branch, Description, Ffn, GatedDeltaNet, Inner, LatentAttention, Mamba2, Mixer, Mlp, Moe,
-    NormKind, OutputGate, Projection, RouterScore, ShortConv,
+    Attention, Branch, Description, EncoderLayer, Ffn, GatedDeltaNet, Inner, LatentAttention, Mamba2, Mixer,
+    Mlp, Moe, NormKind, OutputGate, Projection, RouterScore, SelfAttention, ShortConv,
 };
 use kvant_cache::SlotKind;
 use std::fmt;
@@ -30,6 +30,13 @@ impl Description {
     /// What the layers do, runs of equal ones together.
     pub fn layer_summaries(&self) -> Vec<LayerSummary> {
         let mut found: Vec<LayerSummary> = Vec::new();
+        let mut add = |index: usize, blocks: Vec<String>| match found.last_mut() {
+            Some(last) if last.blocks == blocks => last.layers.1 = index,
+            _ => found.push(LayerSummary { layers: (index, index), blocks }),
+        };
+        for (index, layer) in self.encoder.iter().flat_map(|encoder| encoder.layers.iter().enumerate()) {
+            add(index, encoder_words(layer));
+        }
         for (index, layer) in self.layers.iter().enumerate() {
             let side_by_side = |branches: &[Branch]| {
                 branches.iter().map(|branch| self.words(branch)).collect::<Vec<_>>().join(" ∥ ")
@@ -40,10 +47,7 @@ impl Description {
                 blocks.insert(0, format!("AltUp over {} streams", altup.correction.outputs()));
                 blocks.push(format!("own input of {}", altup.input.gate.outputs()));
             }
-            match found.last_mut() {
-                Some(last) if last.blocks == blocks => last.layers.1 = index,
-                _ => found.push(LayerSummary { layers: (index, index), blocks }),
-            }
+            add(index, blocks);
         }
         found
     }
@@ -136,6 +140,17 @@ impl Description {
         }
         found
     }
+}
+
+fn encoder_words(layer: &EncoderLayer) -> Vec<String> {
+    let SelfAttention { heads, head_dim, reach, .. } = layer.attention;
+    let seen = reach.map_or("both directions".to_owned(), |reach| format!("{reach} tokens either way"));
+    let with_norm =
+        |words: String, after: bool| if after { words + ", layer norm after the sum" } else { words };
+    vec![
+        with_norm(format!("attention {heads} heads of {head_dim}, {seen}"), layer.after_attention.is_some()),
+        with_norm(mlp_words(&layer.mlp), layer.after_mlp.is_some()),
+    ]
 }
 
 fn latent_words(attention: &LatentAttention) -> String {

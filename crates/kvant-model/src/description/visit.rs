@@ -53,6 +53,7 @@ impl Description {
         self.embedding.streams.lower(found)?;
         self.layers.lower(found)?;
         self.head.lower(found)?;
+        self.encoder.lower(found)?;
         Ok(())
     }
 }

@@ -12,6 +12,7 @@ mod codebook_points;
 mod encode;
 mod float;
 mod fp4;
+mod grouped;
 
 pub use encode::{quantize_row, quantize_tensor};
 pub(crate) use fp4::half_power;
@@ -70,6 +71,10 @@ fn decode(dtype: DType, bytes: &[u8], out: &mut [f32]) {
         DType::Q5_0 => block32::q5_0(bytes, out),
         DType::Q5_1 => block32::q5_1(bytes, out),
         DType::Q8_0 | DType::Int8G32 => block32::q8_0(bytes, out),
+        DType::Int4G16 => grouped::int4::<20, 32>(bytes, out),
+        DType::Int4G64 => grouped::int4::<34, 64>(bytes, out),
+        DType::Int8G16 => grouped::int8::<36, 32>(bytes, out),
+        DType::Int8G64 => grouped::int8::<66, 64>(bytes, out),
         DType::Q2_K => block256::q2_k(bytes, out),
         DType::Q3_K => block256::q3_k(bytes, out),
         DType::Q4_K => block256::q4_k(bytes, out),

@@ -1,8 +1,8 @@
 //! Matrices packed as integers with scales in a tensor of their own: `NAME_packed`, `NAME_scale` and `NAME_shape`, the
 //! `pack-quantized` format of compressed-tensors with symmetric codes. `docs/convert.md` has the layout.
 //!
-//! A scale serves a group of 32 weights of a row, or of several times 32, up to the whole row (the strategy `channel`). Blocks here
-//! have 32 weights and a scale each, so that a larger group repeats its scale: the numbers are the same.
+//! A scale serves a group of 16, 32 or 64 weights of a row, or of another multiple of 32, up to the whole row (the strategy
+//! `channel`). Blocks have a scale for 16, 32 or 64 weights, so that other groups repeat their scale: the numbers are the same.
 
 use super::Safetensors;
 use crate::dtype::DType;
@@ -10,7 +10,7 @@ use crate::error::{LoadError, Result};
 use crate::tensor::Tensor;
 use half::{bf16, f16};
 
-/// Weights in a block of ours.
+/// Weights in a run of codes.
 const BLOCK: usize = 32;
 
 /// The matrix called `name`, put together from its parts; `None` when it is not packed.
@@ -36,27 +36,30 @@ pub(super) fn tensor(file: &Safetensors, name: &str) -> Result<Option<Tensor>> {
         }
         None => (None, 0),
     };
-    let dtype = [DType::Int4G32, DType::Int8G32].into_iter().find(|dtype| {
-        let bits = if *dtype == DType::Int4G32 { 4 } else { 8 };
-        columns.checked_mul(bits) == packed.columns().checked_mul(32)
-    });
-    // Blocks of a row under one scale.
-    let narrowest = scale.columns().saturating_mul(BLOCK);
-    let group = columns.checked_div(narrowest).unwrap_or(0);
+    let bits = [4, 8].into_iter().find(|&bits| columns.checked_mul(bits) == packed.columns().checked_mul(32));
+    // Weights under one scale, and under one of ours.
+    let group = columns.checked_div(scale.columns()).unwrap_or(0);
+    let own = match group {
+        16 | 64 => group,
+        _ => BLOCK,
+    };
     let fits = rows == Some(packed.rows())
         && rows == Some(scale.rows())
         && group > 0
-        && narrowest * group == columns
+        && group.is_multiple_of(own)
+        && group * scale.columns() == columns
         && packed.dtype() == DType::I32;
+    let dtype =
+        bits.and_then(|bits| DType::own(bits, own)).filter(|dtype| dtype.row_bytes(columns).is_some());
     let Some(dtype) = dtype.filter(|_| fits) else {
         return Err(refuse(format!(
-            "its codes {:?} and scales {:?} are not groups of {BLOCK}, or of several times {BLOCK}, in 4 or 8 bits of {shape:?}",
+            "its codes {:?} and scales {:?} are not groups of 16, of {BLOCK}, or of several times {BLOCK}, in 4 or 8 bits of {shape:?}",
             packed.shape(),
             scale.shape()
         )));
     };
     let scales = halves(&scale).ok_or_else(|| refuse("has a scale that f16 does not hold".into()))?;
-    let bytes = blocks(dtype, packed.bytes(), &scales, group);
+    let bytes = blocks(dtype, packed.bytes(), &scales, group / own);
     packed.bytes().release();
     Tensor::new(name, dtype, shape, bytes.into()).map(Some)
 }
@@ -74,18 +77,24 @@ fn halves(scale: &Tensor) -> Option<Vec<f16>> {
     }
 }
 
-/// Scale and codes of each block together; a scale serves `group` blocks.
-fn blocks(dtype: DType, codes: &[u8], scales: &[f16], group: usize) -> Vec<u8> {
-    let mut out = Vec::with_capacity(scales.len() * group * dtype.block_bytes());
-    for block in 0..scales.len() * group {
-        out.extend(scales[block / group].to_le_bytes());
-        if dtype == DType::Int8G32 {
-            out.extend(codes[BLOCK * block..][..BLOCK].iter().map(|code| code ^ 128));
-            continue;
+/// Scales and codes of each block together; a scale of the file serves `repeats` of ours.
+fn blocks(dtype: DType, codes: &[u8], scales: &[f16], repeats: usize) -> Vec<u8> {
+    let (group, len) = (dtype.own_group(), dtype.block_len());
+    let is_wide = DType::own(8, group) == Some(dtype);
+    let count = scales.len() * repeats * group / len;
+    let mut out = Vec::with_capacity(count * dtype.block_bytes());
+    for block in 0..count {
+        let first = block * (len / group);
+        (first..first + len / group).for_each(|own| out.extend(scales[own / repeats].to_le_bytes()));
+        for run in block * len / BLOCK..(block + 1) * len / BLOCK {
+            if is_wide {
+                out.extend(codes[BLOCK * run..][..BLOCK].iter().map(|code| code ^ 128));
+                continue;
+            }
+            let codes = &codes[BLOCK / 2 * run..][..BLOCK / 2];
+            let nibble = |i: usize| codes[i / 2] >> (4 * (i % 2)) & 15;
+            out.extend((0..BLOCK / 2).map(|i| nibble(i) | nibble(i + BLOCK / 2) << 4));
         }
-        let codes = &codes[BLOCK / 2 * block..][..BLOCK / 2];
-        let nibble = |i: usize| codes[i / 2] >> (4 * (i % 2)) & 15;
-        out.extend((0..BLOCK / 2).map(|i| nibble(i) | nibble(i + BLOCK / 2) << 4));
     }
     out
 }
@@ -130,11 +139,13 @@ mod tests {
         assert!(eight.tensor("v").unwrap().is_none());
     }
 
-    /// Two rows of 128 under one scale for 64 weights, and under one for the whole row.
+    /// Two rows of 128 under a scale for 16, 32 or 64 weights, and under one for the whole row.
     #[test]
-    fn a_larger_group_repeats_its_scale() {
+    fn groups_have_scales_of_their_own_and_the_largest_repeats_it() {
         let codes: Vec<u8> = (0..128).map(|i| (i * 37 % 256) as u8).collect();
-        for group in [64, 128] {
+        for (group, dtype) in
+            [(16, DType::Int4G16), (32, DType::Int4G32), (64, DType::Int4G64), (128, DType::Int4G32)]
+        {
             let scale = |n: usize| f16::from_f32(0.25 * (n as f32 + 1.0));
             let scales: Vec<u8> = (0..256 / group).flat_map(|n| scale(n).to_le_bytes()).collect();
             let stored = file(&[
@@ -142,8 +153,9 @@ mod tests {
                 ("w_scale", Dtype::F16, &[2, 128 / group], scales),
                 ("w_shape", Dtype::I64, &[2], shape([2, 128])),
             ]);
-            let found = stored.tensor("w").unwrap().unwrap().to_f32().unwrap();
-            for (i, number) in found.into_iter().enumerate() {
+            let found = stored.tensor("w").unwrap().unwrap();
+            assert_eq!(found.dtype(), dtype);
+            for (i, number) in found.to_f32().unwrap().into_iter().enumerate() {
                 let code = codes[i / 2] >> (4 * (i % 2)) & 15;
                 assert_eq!(number, scale(i / group).to_f32() * (f32::from(code) - 8.0), "{group}, {i}");
             }
@@ -158,7 +170,7 @@ mod tests {
             &[("w_packed", Dtype::I32, &[1, 4], vec![0; 16]), ("w_shape", Dtype::I64, &[2], shape([1, 32]))],
             &[
                 ("w_packed", Dtype::I32, &[1, 4], vec![0; 16]),
-                ("w_scale", Dtype::F16, &[1, 2], scale(2)),
+                ("w_scale", Dtype::F16, &[1, 3], scale(3)),
                 ("w_shape", Dtype::I64, &[2], shape([1, 32])),
             ],
             &[
@@ -171,10 +183,10 @@ mod tests {
                 ("w_scale", Dtype::F16, &[1, 1], scale(1)),
                 ("w_shape", Dtype::I64, &[2], shape([i64::MAX, i64::MAX])),
             ],
-            // Groups of 16, and columns that choose their groups.
+            // Groups of 8, and columns that choose their groups.
             &[
                 ("w_packed", Dtype::I32, &[1, 8], vec![0; 32]),
-                ("w_scale", Dtype::F16, &[1, 4], scale(4)),
+                ("w_scale", Dtype::F16, &[1, 8], scale(8)),
                 ("w_shape", Dtype::I64, &[2], shape([1, 64])),
             ],
             &[

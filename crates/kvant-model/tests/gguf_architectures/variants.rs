@@ -205,6 +205,26 @@ fn windows_and_multipliers_of_scores_are_read_where_files_have_them() {
     }
 }
 
+/// Files of later versions of MiMo-V2 have queries, keys and values in one matrix.
+#[test]
+fn projections_of_mimo_v2_may_be_one_matrix() {
+    let name = "mimo_v2_flash";
+    let file = gguf(name);
+    let writer = rewritten(&file, "mimo2", &[], |tensor| {
+        let Some(place) = tensor.name().strip_suffix("attn_q.weight").map(str::to_owned) else {
+            let is_part = ["attn_k.weight", "attn_v.weight"].iter().any(|end| tensor.name().ends_with(end));
+            return if is_part { vec![] } else { vec![tensor] };
+        };
+        let parts = ["q", "k", "v"].map(|part| file.tensor(&format!("{place}attn_{part}.weight")).unwrap());
+        let rows = parts.iter().map(|part| part.shape()[0]).sum();
+        let values: Vec<f32> = parts.iter().flat_map(|part| part.to_f32().unwrap()).collect();
+        let shape = vec![rows, tensor.columns()];
+        vec![Tensor::from_f32(format!("{place}attn_qkv.weight"), shape, &values).unwrap()]
+    });
+    let off = difference(&logits(name, &read(&writer)), &logits(name, &Checkpoint::from_gguf(gguf(name))));
+    assert!(off < 1e-4, "off by {off}");
+}
+
 /// What the head of a file says after rows of numbers, as if a model had left them.
 fn guesses(checkpoint: &Checkpoint) -> Vec<f32> {
     let model = kvant_cpu::load(checkpoint, LoadOptions { mtp: true, ..LoadOptions::AS_STORED }).unwrap();
@@ -218,10 +238,16 @@ fn guesses(checkpoint: &Checkpoint) -> Vec<f32> {
     found.logits.into_vec()
 }
 
+fn is_expert(part: &str) -> bool {
+    part.starts_with("ffn_") && part != "ffn_norm.weight" || part.starts_with("exp_probs")
+}
+
 /// Heads for further tokens stand behind the last layer, which the number of layers counts; norms have what Hugging Face leaves out.
 #[test]
 fn heads_for_further_tokens_are_those_of_the_folder() {
-    for (name, from) in [("qwen3_5", 2), ("glm4_moe", 1), ("deepseek_v3", 1)] {
+    for (name, from) in
+        [("qwen3_5", 2), ("glm4_moe", 1), ("deepseek_v3", 1), ("mimo_v2_flash", 1), ("minimax_m2", 1)]
+    {
         let file = gguf(name);
         let architecture = file.metadata().architecture().unwrap().to_owned();
         let layers = from + 1;
@@ -235,7 +261,19 @@ fn heads_for_further_tokens_are_those_of_the_folder() {
                     .to_vec(),
                 "token_embd.weight" if name == "glm4_moe" => vec![copy("nextn.embed_tokens.weight")],
                 "output.weight" if name == "glm4_moe" => vec![copy("nextn.shared_head_head.weight")],
-                own => own.strip_prefix(&format!("blk.{from}.")).map(&copy).into_iter().collect(),
+                // The head of MiMo-V2 has the MLP of the first layer.
+                own if own.starts_with("blk.0.ffn_") && name == "mimo_v2_flash" => own
+                    .strip_prefix("blk.0.")
+                    .filter(|own| !own.contains("norm"))
+                    .map(&copy)
+                    .into_iter()
+                    .collect(),
+                own => own
+                    .strip_prefix(&format!("blk.{from}."))
+                    .filter(|part| name != "mimo_v2_flash" || !is_expert(part))
+                    .map(&copy)
+                    .into_iter()
+                    .collect(),
             };
             [vec![tensor], copies].concat()
         });
@@ -244,7 +282,7 @@ fn heads_for_further_tokens_are_those_of_the_folder() {
             Tensor::from_f32(
                 format!("blk.{layers}.nextn.eh_proj.weight"),
                 vec![hidden, 2 * hidden],
-                &combine(&table),
+                &combine(&table, false),
             )
             .unwrap(),
         );

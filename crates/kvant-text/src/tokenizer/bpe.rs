@@ -1,5 +1,6 @@
 //! Byte-level BPE vocabularies, as objects of the `tokenizers` crate.
 
+use std::collections::HashSet;
 use std::sync::OnceLock;
 
 use ahash::AHashMap;
@@ -73,12 +74,11 @@ pub(super) fn from_gguf(
     pre: &PreTokenizer,
 ) -> Result<Pipeline, TokenizerError> {
     let ids = token_ids(vocab)?;
-    let merges = merges(vocab, &ids)?;
-    let model = BPE::builder()
-        .vocab_and_merges(ids, merges)
-        .ignore_merges(pre.ignore_merges)
-        .build()
-        .map_err(|e| TokenizerError::BadVocabulary(e.to_string()))?;
+    let merges = merges(vocab)?;
+    let model =
+        BPE::builder().vocab_and_merges(ids, merges).ignore_merges(pre.ignore_merges).build().map_err(
+            |e| unknown_merge(vocab).unwrap_or_else(|| TokenizerError::BadVocabulary(e.to_string())),
+        )?;
     let mut tokenizer = tokenizers::Tokenizer::new(model);
     tokenizer.with_pre_tokenizer(Some(splitter(pre)?));
     let added = vocab.tokens.iter().zip(kinds).filter_map(|(text, kind)| {
@@ -103,27 +103,41 @@ fn token_ids(vocab: &GgufVocab) -> Result<AHashMap<String, u32>, TokenizerError>
     Ok(ids)
 }
 
-/// The merges as pairs, each checked to join two tokens into a third: the BPE builder takes that for granted.
-fn merges(vocab: &GgufVocab, ids: &AHashMap<String, u32>) -> Result<Vec<(String, String)>, TokenizerError> {
+/// The merges as pairs. None makes a longer text than the longest token, which the BPE builder takes for granted; that they join two
+/// tokens into a third is what it checks itself.
+fn merges(vocab: &GgufVocab) -> Result<Vec<(String, String)>, TokenizerError> {
     if vocab.merges.is_empty() {
         return Err(TokenizerError::BadVocabulary(
             "tokenizer.ggml.merges is missing, which a gpt2 vocabulary cannot do without".into(),
         ));
     }
+    let longest = vocab.tokens.iter().map(String::len).max().unwrap_or(0);
     let pair = |(rank, merge): (usize, &String)| {
-        let bad = |why: &str| {
-            TokenizerError::BadVocabulary(format!("tokenizer.ggml.merges[{rank}] `{merge}` {why}"))
-        };
         // A token never holds a bare space in the byte-level spelling.
-        let (left, right) = merge.split_once(' ').ok_or_else(|| bad("is not a pair"))?;
-        let known = |token: &str| ids.contains_key(token);
-        if known(left) && known(right) && known(&format!("{left}{right}")) {
-            Ok((left.to_owned(), right.to_owned()))
-        } else {
-            Err(bad("names or makes a token that is not in the vocabulary"))
+        let (left, right) = merge.split_once(' ').ok_or_else(|| bad_merge(rank, merge, "is not a pair"))?;
+        if left.len() + right.len() > longest {
+            return Err(bad_merge(rank, merge, NO_TOKEN));
         }
+        Ok((left.to_owned(), right.to_owned()))
     };
     vocab.merges.iter().enumerate().map(pair).collect()
+}
+
+const NO_TOKEN: &str = "names or makes a token that is not in the vocabulary";
+
+fn bad_merge(rank: usize, merge: &str, why: &str) -> TokenizerError {
+    TokenizerError::BadVocabulary(format!("tokenizer.ggml.merges[{rank}] `{merge}` {why}"))
+}
+
+/// The first merge of tokens that are not there.
+fn unknown_merge(vocab: &GgufVocab) -> Option<TokenizerError> {
+    let tokens: HashSet<&str> = vocab.tokens.iter().map(String::as_str).collect();
+    let is_unknown = |merge: &str| {
+        let Some((left, right)) = merge.split_once(' ') else { return true };
+        !tokens.contains(left) || !tokens.contains(right) || !tokens.contains(&*format!("{left}{right}"))
+    };
+    let (rank, merge) = vocab.merges.iter().enumerate().find(|(_, merge)| is_unknown(merge))?;
+    Some(bad_merge(rank, merge, NO_TOKEN))
 }
 
 /// The splits of `pre` one after another, then bytes as characters.

@@ -45,6 +45,9 @@ impl Tokenizer {
         let (bos, eos) = (id_of("bos_token"), id_of("eos_token"));
 
         let (mut prefix, suffix) = surroundings(&inner)?;
+        let between = between(&inner, &prefix, &suffix)?;
+        let loses_words =
+            matches!(inner.get_model(), ModelWrapper::WordPiece(_) | ModelWrapper::WordLevel(_));
         if prefix.is_empty() && tokenizer_config["add_bos_token"] == Value::Bool(true) {
             prefix.extend(bos);
         }
@@ -60,6 +63,8 @@ impl Tokenizer {
             encoder: Encoder::Pipeline(Box::new(Pipeline::new(inner))),
             prefix,
             suffix,
+            between,
+            loses_words,
             strips_leading_space: decoding.strips_leading_space,
             bos,
             eos,
@@ -140,11 +145,15 @@ impl Decoding {
             Ok(Self { spelling: Spelling::ByteLevel, strips_leading_space: false })
         } else if has("ByteFallback") || has("Metaspace") {
             Ok(Self { spelling: Spelling::Sentence, strips_leading_space: strips })
+        } else if steps.iter().any(|step| step["type"] == "WordPiece" && step["prefix"] == "##") {
+            Ok(Self { spelling: Spelling::WordPiece, strips_leading_space: true })
         } else {
             let name = decoder["type"].as_str().unwrap_or("none");
             Err(bad(
                 "tokenizer.json",
-                format!("decoder `{name}` is not supported; ByteLevel, ByteFallback and Metaspace are"),
+                format!(
+                    "decoder `{name}` is not supported; ByteLevel, ByteFallback, Metaspace and WordPiece are"
+                ),
             ))
         }
     }
@@ -189,4 +198,18 @@ fn surroundings(inner: &tokenizers::Tokenizer) -> Result<(Vec<u32>, Vec<u32>), T
     let start = dressed.windows(bare.len()).position(|window| window == bare).unwrap_or(0);
     let end = (start + bare.len()).min(dressed.len());
     Ok((dressed[..start].to_vec(), dressed[end..].to_vec()))
+}
+
+/// What the post-processor puts between the texts of a pair; `None` where a pair does not have both texts as they are alone.
+fn between(
+    inner: &tokenizers::Tokenizer,
+    prefix: &[u32],
+    suffix: &[u32],
+) -> Result<Option<Vec<u32>>, TokenizerError> {
+    let failed = |e: tokenizers::Error| bad("tokenizer.json", e);
+    let text = inner.encode_fast("a", false).map_err(failed)?.get_ids().to_vec();
+    let pair = inner.encode_fast(("a", "a"), true).map_err(failed)?.get_ids().to_vec();
+    let (before, after) = ([prefix, &text].concat(), [&text, suffix].concat());
+    let between = pair.strip_prefix(before.as_slice()).and_then(|rest| rest.strip_suffix(after.as_slice()));
+    Ok(between.map(<[u32]>::to_vec))
 }

@@ -31,6 +31,7 @@ impl GgufVocab {
             eom: keys.get("eom_token_id")?,
             unknown: keys.get("unknown_token_id")?,
             padding: keys.get("padding_token_id")?,
+            separator: keys.get("seperator_token_id")?,
             add_bos: keys.get("add_bos_token")?,
             add_eos: keys.get("add_eos_token")?,
             add_space_prefix: keys.get("add_space_prefix")?,

@@ -43,6 +43,7 @@ mod pre;
 mod spm;
 mod stream;
 mod vocab;
+mod wpm;
 
 pub use control::Fence;
 pub use error::TokenizerError;
@@ -77,6 +78,10 @@ pub struct Tokenizer {
     prefix: Vec<u32>,
     /// Put after a whole text.
     suffix: Vec<u32>,
+    /// Put between the texts of a pair; none where the vocabulary joins no pairs.
+    between: Option<Vec<u32>>,
+    /// A word of any length may become one token for what is unknown.
+    loses_words: bool,
     /// Encoding puts a space before the text, which decoding takes away again.
     strips_leading_space: bool,
     bos: Option<u32>,
@@ -100,6 +105,7 @@ impl Tokenizer {
         match vocab.model.as_str() {
             "gpt2" => Self::from_gguf_bpe(vocab, &kinds),
             "llama" => Self::from_gguf_spm(vocab, &kinds),
+            "bert" => Self::from_gguf_word_piece(vocab, &kinds),
             other => Err(TokenizerError::UnsupportedModel(other.to_owned())),
         }
     }
@@ -128,6 +134,22 @@ impl Tokenizer {
         Self::assemble(encoder, Spelling::Sentence, &named, kinds, add_bos, add_space)
     }
 
+    fn from_gguf_word_piece(vocab: &GgufVocab, kinds: &[TokenKind]) -> Result<Self, TokenizerError> {
+        let tokens = wpm::spelled(vocab, kinds);
+        let named = |name: &str| {
+            let id = tokens.iter().position(|text| text == name)?;
+            u32::try_from(id).ok()
+        };
+        // What stands around every text, by BERT's names where the file names no ids.
+        let (first, last) = (vocab.bos.or(named("[CLS]")), vocab.separator.or(vocab.eos).or(named("[SEP]")));
+        let pipeline = wpm::pipeline(&tokens, kinds, vocab.unknown)?;
+        let spelled = GgufVocab { tokens, bos: first, eos: last, ..vocab.clone() };
+        let encoder = Encoder::Pipeline(Box::new(pipeline));
+        let assembled = Self::assemble(encoder, Spelling::WordPiece, &spelled, kinds, true, true)?;
+        let suffix: Vec<u32> = last.into_iter().collect();
+        Ok(Self { between: Some(suffix.clone()), suffix, loses_words: true, ..assembled })
+    }
+
     fn assemble(
         encoder: Encoder,
         spelling: Spelling,
@@ -145,6 +167,8 @@ impl Tokenizer {
             pieces: Pieces::new(spelling, texts())?,
             prefix: vocab.bos.filter(|_| add_bos).into_iter().collect(),
             suffix: vocab.eos.filter(|_| add_eos).into_iter().collect(),
+            between: None,
+            loses_words: false,
             strips_leading_space,
             bos: vocab.bos,
             eos: vocab.eos,
@@ -173,6 +197,30 @@ impl Tokenizer {
             return Ok(ids);
         }
         Ok([self.prefix.as_slice(), &ids, &self.suffix].concat())
+    }
+
+    /// The ids of a pair of texts, as models read it that compare the two, and where the second begins. What looks like a control token
+    /// in them stays plain text.
+    ///
+    /// # Errors
+    /// If the vocabulary joins no pairs, or cannot express a text.
+    pub fn encode_pair(&self, first: &str, second: &str) -> Result<(Vec<u32>, usize), TokenizerError> {
+        let Some(between) = &self.between else {
+            return Err(TokenizerError::Encode(
+                "its tokenizer does not say how two texts make a pair".into(),
+            ));
+        };
+        let plain = |text| self.encode(text, EncodeOptions::default());
+        let mut ids = [self.prefix.as_slice(), &plain(first)?, between].concat();
+        let begins = ids.len();
+        ids.extend(plain(second)?);
+        ids.extend(&self.suffix);
+        Ok((ids, begins))
+    }
+
+    /// Whether a word of any length may become one token, for what is unknown: the length of a text then says nothing of its tokens.
+    pub fn loses_words(&self) -> bool {
+        self.loses_words
     }
 
     /// The ids of what a chat template wrote: control tokens are recognised, and the beginning-of-text token is

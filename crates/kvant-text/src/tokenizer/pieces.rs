@@ -13,6 +13,8 @@ pub(super) enum Spelling {
     ByteLevel,
     /// UTF-8 with `▁` for a space, and `<0xNN>` for bytes.
     Sentence,
+    /// UTF-8, `##` before what continues a word; the others begin one.
+    WordPiece,
 }
 
 /// Token bytes back to back.
@@ -43,6 +45,11 @@ impl Pieces {
                 }
                 (TokenKind::Normal | TokenKind::Unused | TokenKind::UserDefined, Spelling::Sentence) => {
                     table.bytes.extend_from_slice(text.replace('▁', " ").as_bytes());
+                }
+                (TokenKind::Normal | TokenKind::Unused, Spelling::WordPiece) => {
+                    let continued = text.strip_prefix("##");
+                    table.bytes.extend(continued.is_none().then_some(b' '));
+                    table.bytes.extend_from_slice(continued.unwrap_or(text).as_bytes());
                 }
                 _ => table.bytes.extend_from_slice(text.as_bytes()),
             }

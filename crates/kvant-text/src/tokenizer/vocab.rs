@@ -63,6 +63,8 @@ pub struct GgufVocab {
     pub unknown: Option<u32>,
     /// `tokenizer.ggml.padding_token_id`.
     pub padding: Option<u32>,
+    /// `tokenizer.ggml.seperator_token_id`, spelled as it is there.
+    pub separator: Option<u32>,
     /// `tokenizer.ggml.add_bos_token`.
     pub add_bos: Option<bool>,
     /// `tokenizer.ggml.add_eos_token`.
@@ -96,6 +98,7 @@ impl GgufVocab {
             ("eom", self.eom),
             ("unknown", self.unknown),
             ("padding", self.padding),
+            ("seperator", self.separator),
         ];
         for (key, id) in ids {
             if let Some(id) = id.filter(|&id| id as usize >= len) {

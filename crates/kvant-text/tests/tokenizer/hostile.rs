@@ -16,10 +16,12 @@ fn broken(base: GgufVocab, change: impl FnOnce(&mut GgufVocab)) -> String {
 
 #[test]
 fn families_that_are_not_implemented_are_named() {
-    for model in ["t5", "bert", "rwkv", "plamo2", ""] {
+    for model in ["t5", "rwkv", "plamo2", ""] {
         assert!(broken(sentence(true), |v| v.model = model.into()).contains(&format!("`{model}`")));
     }
     assert!(broken(probe("gpt-2"), |v| v.pre = Some("my-own".into())).contains("`my-own`"));
+    let nameless = |v: &mut GgufVocab| (v.model, v.unknown) = ("bert".into(), None);
+    assert!(broken(sentence(true), nameless).contains("[UNK]"));
 }
 
 #[test]
@@ -101,8 +103,11 @@ fn broken_tokenizer_json_is_refused() {
         r#"{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":false,"use_regex":false}"#;
     assert!(refusal("{").starts_with("tokenizer.json: "));
     assert!(refusal("{}").starts_with("tokenizer.json: "));
-    let word_piece = r###"{"type":"WordPiece","prefix":"##","cleanup":true}"###;
-    assert!(refusal(&file("[]", word_piece)).contains("`WordPiece`"));
+    let word_piece = r#"{"type":"WordPiece","prefix":"@@","cleanup":true}"#;
+    assert!(
+        refusal(&file("[]", word_piece)).contains("`WordPiece`"),
+        "continued words are spelled with ## alone"
+    );
     assert!(refusal(&file(r#"["a b"]"#, byte_level)).contains("merges[0]"));
     assert!(refusal(&file("[[\"a\"]]", byte_level)).contains("merges[0]"));
     assert!(refusal(&file("[7]", byte_level)).contains("merges[0]"));

@@ -11,7 +11,9 @@
 //! therefore give the same bits alone or among others, on any number of threads, on every instruction set.
 
 use crate::activations::{QuantizedActivations, TILE, Tile};
-use crate::format::{BLOCK, Format, PANEL, code_bytes, group_offset, is_full, low_bits, scale_bytes};
+use crate::format::{
+    BLOCK, Format, PANEL, code_bytes, group_offset, has_byte_scales, is_full, low_bits, scale_bytes,
+};
 use kvant_simd::{LANES, Simd, Work};
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -276,11 +278,15 @@ impl<S: Simd> UnitScales<S> {
     /// As for `read`.
     #[inline(always)]
     pub unsafe fn group<F: Format>(&self, scales: *const u8, group: usize) -> (S::F, S::F) {
-        if F::UNIT == F::GROUP {
+        if !has_byte_scales::<F>() && (group == 0 || F::UNIT > BLOCK) {
             return (self.scale, self.minimum);
         }
         // SAFETY: the caller's contract.
         unsafe {
+            if !has_byte_scales::<F>() {
+                let scale = S::load_f16(scales.cast::<u16>().add(group * PANEL));
+                return (scale, scale);
+            }
             let bytes = scales.add(group_offset::<F>(group));
             let own = if F::SIGNED { S::load_i8(bytes.cast()) } else { S::load_u8(bytes) };
             let scale = S::mul(self.scale, own);

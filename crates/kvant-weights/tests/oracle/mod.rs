@@ -58,6 +58,8 @@ fn halves(layout: Layout) -> &'static [usize] {
         Layout::Q3K => &[108],
         Layout::IQ4NL | Layout::IQ4XS => &[0],
         Layout::MXFP4 => &[],
+        Layout::Int4G16 | Layout::Int8G16 => &[0, 2],
+        Layout::Int4G64 | Layout::Int8G64 => &[0],
     }
 }
 
@@ -132,6 +134,10 @@ fn weight(layout: Layout, block: &[u8], i: usize) -> f64 {
             let third = f64::from(block[i % 32] >> (i / 32) & 1);
             half(block, 108) * scale * (f64::from(code) + 4.0 * third - 4.0)
         }
+        Layout::Int4G16 => half(block, 2 * (i / 16)) * (nibble(&block[4..], i) - 8.0),
+        Layout::Int4G64 => half(block, 0) * (nibble(&block[2 + i / 32 * 16..], i % 32) - 8.0),
+        Layout::Int8G16 => half(block, 2 * (i / 16)) * f64::from(block[4 + i] as i8),
+        Layout::Int8G64 => half(block, 0) * f64::from(block[2 + i] as i8),
         Layout::IQ4NL => half(block, 0) * IQ4[nibble(&block[2..], i) as usize],
         Layout::IQ4XS => {
             let g = i / 32;

@@ -35,6 +35,7 @@ CHANGES = {
     "granitemoehybrid": {"layer_types": ["mamba", "attention", "mamba"]},
     "granitemoehybrid_dense": {"layer_types": ["mamba", "attention", "mamba"], "intermediate_size": 48},
     "hunyuan_v1_dense": {"max_position_embeddings": 32768},
+    "mimo_v2_flash": {"rope_parameters": None},
     "mistral4": {"architectures": ["Mistral3ForConditionalGeneration"]},
     "nemotron_h": {
         "num_experts_per_tok": None, "n_routed_experts": None, "mamba_d_head": 10, "rms_norm_eps": 1e-5,

@@ -3,12 +3,12 @@
 
 use crate::lease::{FileBytes, Lease};
 use crate::page::{Page, PageMut};
+use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use memmap2::MmapMut;
 use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Slots start at multiples of this: a cache line.
 const ALIGN: usize = 64;
@@ -20,6 +20,9 @@ const BLOCK: usize = 1 << 20;
 /// at an address of its own, and looking up where a small page of memory lies takes as long as reading a page of the cache.
 const LARGE_BLOCK: usize = 8 << 20;
 const SEVERAL: usize = 2 << 20;
+
+/// Bytes from which on the system is asked first whether it has so many.
+const MANY: usize = 1 << 30;
 
 /// What the large pages of most systems are aligned to.
 const LARGE_PAGE: usize = 2 << 20;
@@ -170,6 +173,25 @@ impl Arena {
         // SAFETY: the slot has at least `len` bytes and no other owner.
         unsafe { bytes.as_mut() }.fill(0);
         Ok(PageMut::new(Lease::slot(bytes, self.clone())))
+    }
+
+    /// Whether so many bytes more may be taken: whoever takes pages one by one without having asked fills the memory before there is an
+    /// error.
+    ///
+    /// # Errors
+    /// When the cap would be exceeded, or the system has not so much memory.
+    pub(crate) fn check_room(&self, bytes: usize) -> Result<(), ArenaError> {
+        let Usage { used, reserved, .. } = self.usage();
+        if let Some(cap) = self.cap().filter(|cap| bytes > cap.saturating_sub(used)) {
+            return Err(ArenaError::Full { asked: bytes, used, cap });
+        }
+        let fresh = bytes.saturating_sub(reserved - used);
+        if fresh > MANY {
+            // Pages of memory that nobody touches cost nothing.
+            let refused = |e: io::Error| ArenaError::Refused { bytes, code: e.raw_os_error() };
+            MmapMut::map_anon(fresh.min(isize::MAX as usize)).map_err(refused)?;
+        }
+        Ok(())
     }
 
     /// A page that lies in a file; `None` when the range reaches beyond its end.

@@ -5,12 +5,12 @@ use crate::arena::{Arena, ArenaError};
 use crate::mapped::MappedFile;
 use crate::page::PageMut;
 use crate::store::{PageId, PageStore, Store};
+use crate::sync::Arc;
 use std::borrow::Cow;
 use std::fmt;
 use std::ops::Deref;
 use std::path::Path;
 use std::ptr::NonNull;
-use std::sync::Arc;
 
 /// The bytes of a file, mapped or read.
 pub(crate) enum FileBytes {

@@ -82,6 +82,7 @@ mod slot;
 pub mod snapshot;
 mod steps;
 mod store;
+mod sync;
 mod tenant;
 
 pub use arena::{Arena, ArenaError, ArenaOptions, Usage};

@@ -7,10 +7,10 @@
 use crate::arena::ArenaError;
 use crate::lease::Lease;
 use crate::store::PageId;
+use crate::sync::Arc;
 use std::borrow::Cow;
 use std::path::Path;
 use std::ptr::NonNull;
-use std::sync::Arc;
 
 /// A page with one owner, who may write it.
 #[derive(Debug)]

@@ -220,6 +220,24 @@ impl Store {
         }
     }
 
+    /// Whether pages of so many bytes may be taken: [`Arena::check_room`]. Of two places the layers' own are asked.
+    ///
+    /// # Errors
+    /// When the cap would be exceeded, or the system has not so much memory.
+    pub(crate) fn check_room(&self, bytes: usize) -> Result<(), ArenaError> {
+        match self {
+            Store::Host(arena) => arena.check_room(bytes),
+            Store::Device(store) => {
+                let used = store.usage().used;
+                match store.cap().filter(|cap| bytes > cap.saturating_sub(used)) {
+                    Some(cap) => Err(ArenaError::Full { asked: bytes, used, cap }),
+                    None => Ok(()),
+                }
+            }
+            Store::Split(store) => store.rest.check_room(bytes),
+        }
+    }
+
     /// A page of `len` zero bytes that nobody else sees. Of two places [`of_layer`](Store::of_layer) chooses; what belongs to no layer lies
     /// where the last ones do.
     ///

@@ -1,6 +1,6 @@
 //! What a layout foretells about memory holds.
 
-use kvant_cache::{Arena, CacheLayout, KvShape, Policy, Sequence, Slots};
+use kvant_cache::{Arena, ArenaError, CacheLayout, KvShape, Policy, Sequence, Slots};
 use proptest::prelude::*;
 use std::sync::Arc;
 
@@ -39,5 +39,21 @@ proptest! {
         prop_assert!(most <= foretold);
         // Pages that are cut by chunks and windows count as whole ones: up to six of the largest, on each side.
         prop_assert!(foretold - most <= 4 * 6 * 128 * 32 * 2, "{foretold} foretold, {most} taken");
+    }
+}
+
+/// Without a cap pages were taken one by one until the machine had no memory left.
+#[test]
+fn more_tokens_than_there_can_be_memory_for_are_refused_before_any_is_taken() {
+    let slots = Slots::uniform(3, KvShape { kv_heads: 2, key_dim: 16, value_dim: 32, window: Some(70) });
+    for policy in POLICIES {
+        let layout = Arc::new(CacheLayout::new(&policy.parse::<Policy>().unwrap(), &slots).unwrap());
+        let arena = Arena::new();
+        let mut sequence = Sequence::new(layout, arena.clone());
+        for tokens in [usize::MAX, usize::MAX - 2, 1 << 45] {
+            let error = sequence.reserve(tokens).unwrap_err();
+            assert!(matches!(error, ArenaError::Refused { .. }), "{error}");
+            assert_eq!(arena.usage().reserved, 0, "{policy}: {tokens} tokens");
+        }
     }
 }

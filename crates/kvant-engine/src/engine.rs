@@ -2,10 +2,12 @@
 
 use crate::chat_prompt::Rendered;
 use crate::defaults::makers_sampling;
+use crate::encoder::pooling_of;
 use crate::least_tokens::LeastTokens;
 use crate::reply::{ChatFormat, ReplyParser};
 use crate::rerank::Judge;
 use crate::sampler::{SamplingOverrides, SamplingParams};
+use crate::scheduler::Pooling;
 use crate::session::{CARD_PREFILL_CHUNK, PREFILL_CHUNK, Session};
 use crate::signature::{device_numerics, numerics};
 use crate::speculation::{
@@ -36,6 +38,8 @@ pub struct Engine {
     pool: Pool,
     /// What compiled the model.
     device: String,
+    /// Which of its kernels compute.
+    arithmetic: String,
     /// Made when a prompt is first bounded by them.
     least_tokens: OnceLock<LeastTokens>,
     /// Made when a text is first generated with DRY.
@@ -48,6 +52,8 @@ pub struct Engine {
     library: Vec<OpenedAdapter>,
     /// How it judges documents.
     judge: Option<Judge>,
+    /// How vectors of tokens become that of a text, or what its files ask for that is not known.
+    pooling: Result<Pooling, String>,
 }
 
 /// A LoRA adapter that was opened with a model.
@@ -74,6 +80,9 @@ pub enum PromptError {
         "this model has no chat template: it continues text and does not converse; give it text as it is"
     )]
     NoTemplate,
+    /// It does not write.
+    #[error("this model is an encoder: it gives vectors of texts or scores of pairs, and does not converse")]
+    Encoder,
     /// It fits into no context of that size.
     #[error("the prompt has at least {least} tokens, but the context holds {context}: shorten it")]
     TooLong {
@@ -110,12 +119,18 @@ impl Engine {
         checkpoint: &Checkpoint,
         backend: &(dyn Backend + Sync),
     ) -> Result<Self, LoadError> {
-        let model = Arc::new(pool.install(|| Model::load(backend, checkpoint))?);
-        let device = backend.name().to_owned();
-        let tokenizer = Tokenizer::of(checkpoint)?;
+        // A vocabulary takes about as long to read as the weights of a small model.
+        let (model, (tokenizer, template)) = std::thread::scope(|scope| {
+            let words = scope.spawn(|| (Tokenizer::of(checkpoint), ChatTemplate::of(checkpoint)));
+            let model = pool.install(|| Model::load(backend, checkpoint));
+            (model, words.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        });
+        let (model, tokenizer) = (Arc::new(model?), tokenizer?);
+        let (device, arithmetic) = (backend.name().to_owned(), backend.arithmetic());
         let (format, reply_markers) = (ChatFormat::default(), Vec::new());
         let sampling = makers_sampling(checkpoint)?;
         let judge = Judge::of(checkpoint, &tokenizer);
+        let pooling = pooling_of(checkpoint)?;
         let proposers = model.abilities().any_rows.then(SuffixProposer::maker);
         let engine = Self {
             model,
@@ -126,14 +141,16 @@ impl Engine {
             sampling,
             pool,
             device,
+            arithmetic,
             least_tokens: OnceLock::new(),
             breakers: OnceLock::new(),
             proposers,
             adapters: AdapterMix::default(),
             library: Vec::new(),
             judge,
+            pooling,
         };
-        Ok(match ChatTemplate::of(checkpoint)? {
+        Ok(match template? {
             Some(template) => engine.with_template(template),
             None => engine,
         })
@@ -223,6 +240,14 @@ impl Engine {
         self.judge.as_ref()
     }
 
+    /// How the vectors of tokens become that of a text where nobody says: as its files have it, or else their mean.
+    ///
+    /// # Errors
+    /// If they ask for something that is not known, in words.
+    pub fn pooling(&self) -> Result<Pooling, &str> {
+        self.pooling.as_ref().copied().map_err(String::as_str)
+    }
+
     /// Whether texts are generated with speculative decoding.
     pub fn speculates(&self) -> bool {
         self.proposers.is_some()
@@ -281,7 +306,7 @@ impl Engine {
     pub fn numerics(&self) -> Numerics {
         match self.model.device_store() {
             None => numerics(),
-            Some(_) => device_numerics(&self.device),
+            Some(_) => device_numerics(&self.device, &self.arithmetic),
         }
     }
 
@@ -290,7 +315,8 @@ impl Engine {
     /// **Invariant:** no result depends on it.
     pub(crate) fn prefill_chunk(&self, sequence: &Sequence, context: usize) -> usize {
         let fits = |cap| sequence.layout().arena_bytes(context, CARD_PREFILL_CHUNK) <= cap;
-        match self.device.starts_with("cuda") && sequence.store().cap().is_none_or(fits) {
+        let is_card = self.device.starts_with("cuda") || self.arithmetic.contains("matrices");
+        match is_card && sequence.store().cap().is_none_or(fits) {
             true => CARD_PREFILL_CHUNK,
             false => PREFILL_CHUNK,
         }
@@ -413,7 +439,8 @@ impl Engine {
         messages: &[Message],
         options: RenderOptions,
     ) -> Result<Rendered, PromptError> {
-        let template = self.template.as_ref().ok_or(PromptError::NoTemplate)?;
+        let missing = || if self.model.is_encoder() { PromptError::Encoder } else { PromptError::NoTemplate };
+        let template = self.template.as_ref().ok_or_else(missing)?;
         let name = |id: Option<u32>| id.and_then(|id| self.tokenizer.token_name(id)).unwrap_or_default();
         let (bos_token, eos_token) = (name(self.tokenizer.bos()), name(self.tokenizer.eos()));
         let options = RenderOptions { bos_token, eos_token, ..options };

@@ -20,6 +20,9 @@ pub(crate) struct LeastTokens {
 impl LeastTokens {
     /// For texts of this vocabulary.
     pub fn new(tokenizer: &Tokenizer) -> Self {
+        if tokenizer.loses_words() {
+            return Self { shares: [0.0; 256] };
+        }
         // (256): the longest token with this byte in it, and whether the byte is a token by itself.
         let (mut longest, mut is_token) = ([0_usize; 256], [false; 256]);
         let count = u32::try_from(tokenizer.vocab_len()).unwrap_or(u32::MAX);

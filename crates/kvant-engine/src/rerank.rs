@@ -34,7 +34,8 @@ impl Judge {
     pub(crate) fn of(checkpoint: &Checkpoint, tokenizer: &Tokenizer) -> Option<Self> {
         let template =
             |text| tokenizer.encode(text, EncodeOptions { add_special: false, parse_special: true }).ok();
-        let word = |text| match tokenizer.encode(text, EncodeOptions::default()).ok()?.as_slice() {
+        // As the rest, though neither holds a control token: reading those as text takes a second copy of the vocabulary.
+        let word = |text| match template(text)?.as_slice() {
             &[id] => Some(id),
             _ => None,
         };

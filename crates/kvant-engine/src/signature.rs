@@ -96,8 +96,9 @@ const GPU_NUMERICS: u32 = 2;
 /// squares of a head's numbers are rounded before they are added up. 3: the warps of decode attention are merged one after another.
 const CUDA_NUMERICS: u32 = 3;
 
-/// The same of a device, by its name: adapters differ, and so may versions of their drivers, which are part of no name.
-pub(crate) fn device_numerics(device: &str) -> Numerics {
+/// The same of a device, by its name and by which of its kernels compute: adapters differ, and so may versions of their drivers, which are
+/// part of no name.
+pub(crate) fn device_numerics(device: &str, arithmetic: &str) -> Numerics {
     let mut hash = Sha256::new();
     hash.update(b"kvant numerics\0");
     hash.update(NUMERICS.to_le_bytes());
@@ -108,6 +109,7 @@ pub(crate) fn device_numerics(device: &str) -> Numerics {
     hash.update(device);
     if device.starts_with("gpu (") {
         hash.update(GPU_NUMERICS.to_le_bytes());
+        hash.update(arithmetic);
     }
     hash.finalize().into()
 }

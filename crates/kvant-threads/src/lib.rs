@@ -68,6 +68,7 @@ mod executor;
 mod pool;
 mod region;
 mod slot;
+mod sync;
 
 pub use executor::Executor;
 pub use pool::{Pool, processors};

@@ -1,9 +1,8 @@
 //! One region: its tasks, who has claimed how many, and panics on their way to the caller.
 
+use crate::sync::{AtomicUsize, Mutex, Ordering, PoisonError};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 /// The most shares that tasks are dealt in: threads beyond them begin with a share that has somebody already.
 const SHARES: usize = 16;

@@ -15,25 +15,17 @@
 //! worker to leave. A worker that was not awake in time therefore delays nobody.
 
 use crate::region::Region;
+use crate::sync::{
+    AtomicBool, AtomicPtr, AtomicU8, GLANCES, Instant, Ordering, SPIN_LIMIT, Thread, WATCH, park, spin_loop,
+    yield_now,
+};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
-use std::thread::{self, Thread};
-use std::time::{Duration, Instant};
 
 const IDLE: u8 = 0;
 const OFFERED: u8 = 1;
 const TAKEN: u8 = 2;
 const PARKED: u8 = 3;
 const CLOSED: u8 = 4;
-
-/// How long a worker watches for the next region before it sleeps: longer than what lies between two regions of
-/// a decode step, sampling included, and too short to be seen on a battery.
-const WATCH: Duration = Duration::from_micros(200);
-/// Glances at a slot between two looks at the clock.
-const GLANCES: u32 = 64;
-/// Glances after which a caller gives its processor to others: tasks are alike, so a worker that is this late has
-/// a long task or was stopped by the system.
-const SPIN_LIMIT: u32 = 1 << 12;
 
 /// Where one worker is offered regions. Alone on its cache lines, as both sides watch it.
 #[repr(align(128))]
@@ -45,7 +37,7 @@ pub struct Slot {
 }
 
 impl Slot {
-    pub const fn new() -> Self {
+    pub fn new() -> Self {
         Self {
             state: AtomicU8::new(IDLE),
             region: AtomicPtr::new(ptr::null_mut()),
@@ -79,9 +71,9 @@ impl Slot {
         while self.state.load(Ordering::Acquire) == TAKEN {
             if spins > 0 {
                 spins -= 1;
-                std::hint::spin_loop();
+                spin_loop();
             } else {
-                thread::yield_now();
+                yield_now();
             }
         }
     }
@@ -114,22 +106,23 @@ impl Slot {
                     return;
                 }
                 if crowded {
-                    thread::yield_now();
+                    yield_now();
                 } else {
-                    std::hint::spin_loop();
+                    spin_loop();
                 }
             }
         }
         if self.state.compare_exchange(IDLE, PARKED, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
             while self.state.load(Ordering::Relaxed) == PARKED {
-                thread::park();
+                park();
             }
         }
     }
 
     /// The caller's side: ends the worker, which must have no region.
     pub fn close(&self, worker: &Thread) {
-        self.state.store(CLOSED, Ordering::Relaxed);
+        // An exchange comes after whatever the worker has exchanged last.
+        self.state.swap(CLOSED, Ordering::Relaxed);
         worker.unpark();
     }
 }

@@ -1,6 +1,8 @@
 //! What a sequence takes.
 
 use super::{Contents, Sequence};
+use crate::arena::ArenaError;
+use crate::store::Store;
 
 /// What a sequence takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -31,6 +33,23 @@ impl Footprint {
 }
 
 impl Sequence {
+    /// Refuses more tokens than there is memory for, before any is taken.
+    pub(super) fn check_room(&self, tokens: usize) -> Result<(), ArenaError> {
+        // Slots are in the order of layers, so those of one place stand together.
+        let mut asked: Vec<(&Store, usize)> = Vec::new();
+        for (slot, layout) in self.slots.iter().zip(self.layout.slots()) {
+            let place = self.memory.of_layer(layout.layer());
+            let bytes = slot.sides().iter().fold(0_usize, |bytes, side| {
+                bytes.saturating_add(side.bytes_to_reserve(self.layout.exact_window(), self.len, tokens))
+            });
+            match asked.last_mut().filter(|(last, _)| std::ptr::eq(*last, place)) {
+                Some((_, sum)) => *sum = sum.saturating_add(bytes),
+                None => asked.push((place, bytes)),
+            }
+        }
+        asked.into_iter().try_for_each(|(place, bytes)| place.check_room(bytes))
+    }
+
     /// What it takes now.
     pub fn footprint(&self) -> Footprint {
         let (mut sum, mut page_bits, mut page_values, mut bits, mut values) =

@@ -30,6 +30,9 @@ use std::sync::Arc;
 /// Tokens of a chunk from which on its heads are worth sharing between threads.
 const WORTH_SHARING: usize = 16;
 
+/// Tokens of a chunk from which on its memory is asked for as a whole, before the first page is taken.
+const WORTH_ASKING: usize = 4096;
+
 /// The cache of one sequence.
 ///
 /// A pass over a chunk of n tokens is: [`begin`](Sequence::begin); for every slot that holds keys and values one [`append`](Sequence::append) and any
@@ -138,6 +141,9 @@ impl Sequence {
     /// # Errors
     /// When the store has no more memory.
     pub fn reserve(&mut self, tokens: usize) -> Result<(), ArenaError> {
+        if tokens >= WORTH_ASKING {
+            self.check_room(tokens)?;
+        }
         let wanted = self.plan_checkpoints(tokens);
         for (slot, layout) in self.slots.iter_mut().zip(self.layout.slots()) {
             match slot {

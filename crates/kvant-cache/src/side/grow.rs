@@ -2,7 +2,7 @@
 
 use super::SideStore;
 use super::fill::Fill;
-use crate::arena::ArenaError;
+use crate::arena::{Arena, ArenaError};
 use crate::exact_window::{ExactWindow, Mode};
 use crate::layout::Slack;
 use crate::page::{Held, PageMut};
@@ -35,6 +35,27 @@ impl From<CodecError> for Fault {
 }
 
 impl SideStore {
+    /// Pages, exact and encoded, that `tokens` more than `len` need in advance.
+    fn wanted(&self, rule: &ExactWindow, len: usize, tokens: usize) -> (usize, usize) {
+        let page = self.codecs.page_tokens();
+        let pages = |len: usize| len.saturating_sub(rule.sinks).div_ceil(page);
+        let encoded = match self.codecs.is_exact() {
+            true => 0,
+            false => rule.encoded_at(len + tokens, page).saturating_sub(self.encoded_end()),
+        };
+        (pages(len + tokens) - pages(len), encoded)
+    }
+
+    /// Bytes of the pages that [`reserve`](SideStore::reserve) will take; the sinks' own is left out.
+    pub(crate) fn bytes_to_reserve(&self, rule: &ExactWindow, len: usize, tokens: usize) -> usize {
+        let (exact, encoded) = self.wanted(rule, len, tokens);
+        let bytes = |pages: usize, spare: &[PageMut], size: usize| {
+            pages.saturating_sub(spare.len()).saturating_mul(Arena::slot_bytes(size))
+        };
+        let exact = bytes(exact, &self.spare_exact, self.codecs.exact().page_bytes());
+        exact.saturating_add(bytes(encoded, &self.spare_encoded, self.codecs.codec().page_bytes()))
+    }
+
     /// Takes the memory that `tokens` more than `len` will need.
     pub(crate) fn reserve(
         &mut self,
@@ -43,17 +64,12 @@ impl SideStore {
         tokens: usize,
         memory: &Store,
     ) -> Result<(), ArenaError> {
-        let page = self.codecs.page_tokens();
-        let pages = |len: usize| len.saturating_sub(rule.sinks).div_ceil(page);
-        let exact = pages(len + tokens) - pages(len);
+        let (exact, encoded) = self.wanted(rule, len, tokens);
         while self.spare_exact.len() < exact {
             self.spare_exact.push(memory.page(self.kinds.exact, self.codecs.exact().page_bytes())?);
         }
-        if !self.codecs.is_exact() {
-            let encoded = rule.encoded_at(len + tokens, page).saturating_sub(self.encoded_end());
-            while self.spare_encoded.len() < encoded {
-                self.spare_encoded.push(memory.page(self.kinds.encoded, self.codecs.codec().page_bytes())?);
-            }
+        while self.spare_encoded.len() < encoded {
+            self.spare_encoded.push(memory.page(self.kinds.encoded, self.codecs.codec().page_bytes())?);
         }
         if len < rule.sinks && tokens > 0 {
             self.sinks = Some(Held::Own(self.take_sinks(memory)?));

@@ -3,6 +3,7 @@
 use crate::engine::Engine;
 use crate::session::GenerateError;
 use kvant_cache::Policy;
+use kvant_device::Kept;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -58,9 +59,18 @@ impl Measurements {
 
     /// Keeps it; where that cannot be, it is measured again the next time.
     pub fn keep(&self, key: &str, measured: &Measured) {
+        self.insert(key, json!({"device_ms": measured.device_ms, "cpu_ms": measured.cpu_ms}));
+    }
+
+    fn insert(&self, key: &str, found: Value) {
         let mut all = self.read();
-        all.insert(key.to_owned(), json!({"device_ms": measured.device_ms, "cpu_ms": measured.cpu_ms}));
+        all.insert(key.to_owned(), found);
         let _ = self.write(&Value::Object(all));
+    }
+
+    /// What a device keeps of itself.
+    pub fn choice(&self, key: &str) -> Option<String> {
+        Some(self.read().get(key)?.as_str()?.to_owned())
     }
 
     fn read(&self) -> serde_json::Map<String, Value> {
@@ -79,6 +89,16 @@ impl Measurements {
         let part = self.path.with_extension(format!("{}.part", std::process::id()));
         fs::write(&part, format!("{all:#}\n"))?;
         fs::rename(&part, &self.path)
+    }
+}
+
+impl Kept for Measurements {
+    fn get(&self, key: &str) -> Option<String> {
+        self.choice(key)
+    }
+
+    fn keep(&self, key: &str, found: &str) {
+        self.insert(key, Value::from(found));
     }
 }
 
@@ -118,6 +138,9 @@ mod tests {
         kept.keep(&two, &Measured { device_ms: 3.0, cpu_ms: 1.0 });
         assert_eq!(kept.get(&one), Some(faster));
         assert!(faster.is_faster() && !kept.get(&two).unwrap().is_faster());
+        Kept::keep(&kept, "kernels of a", "dots");
+        assert_eq!((kept.choice("kernels of a").as_deref(), kept.choice(&one)), (Some("dots"), None));
+        assert_eq!(kept.get(&one), Some(faster));
         fs::write(folder.path().join("cache/devices.json"), "[1").unwrap();
         assert_eq!(kept.get(&one), None);
     }

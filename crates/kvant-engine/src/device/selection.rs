@@ -35,7 +35,8 @@ pub(crate) fn select(
 ) -> Result<Selection, OpenError> {
     let chosen = Plans::new(checkpoint).choose(options.kv.as_ref(), description)?;
     let mut notes = Vec::new();
-    if options.gpu_layers == Some(0) {
+    let is_encoder = description.encoder.is_some() && options.device == DeviceChoice::Auto;
+    if options.gpu_layers == Some(0) || is_encoder {
         return Ok(Selection { device: None, chosen, notes });
     }
     if options.device != DeviceChoice::Auto {
@@ -185,9 +186,6 @@ fn refusal(
     policy: &Policy,
     description: &Description,
 ) -> Result<Result<(), String>, KvUnsupported> {
-    if policy.sparse_v.is_some() {
-        return Ok(Err("values are always read whole there (--sparse-v)".to_owned()));
-    }
     let layout = CacheLayout::new(policy, &description.slots).map_err(|e| KvUnsupported::new(policy, &e))?;
     Ok(device.check_cache(&layout))
 }

@@ -98,7 +98,10 @@ impl OpenOptions {
         if is_chosen && context < default_context(description).min(SHORTEST) && self.context.is_none() {
             return Err(refused(format!("its memory holds contexts of {context} tokens alone")));
         }
-        let known = self.measurements.as_deref().filter(|_| is_chosen).map(Measurements::in_folder);
+        let kept = self.measurements.as_deref().map(Measurements::in_folder);
+        let device =
+            &kept.as_ref().and_then(|kept| device.fastest(kept)).unwrap_or_else(|| Arc::clone(device));
+        let known = kept.filter(|_| is_chosen);
         let key = Measurements::key(&checkpoint.signature().0, device.name());
         let measured = known.as_ref().and_then(|known| known.get(&key));
         if let Some(slower) = measured.filter(|measured| !measured.is_faster()) {

@@ -137,6 +137,9 @@ impl OpenOptions {
         self.template()?;
         let checkpoint = self.with_rope(checkpoint);
         let description = Description::of(&checkpoint)?;
+        if description.encoder.is_some() {
+            self.check_encoder()?;
+        }
         let Selection { device, chosen, mut notes } = select(self, &checkpoint, &description)?;
         if let Some((device, chosen)) = device {
             let asked = self.device != DeviceChoice::Auto;

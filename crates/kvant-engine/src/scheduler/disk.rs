@@ -7,14 +7,14 @@
 use super::Scheduler;
 use super::handle::Shared;
 use super::job::Task;
+use super::signals::Signals;
 use crate::speculation::{Answers, MOST_ANSWER_BYTES};
 use kvant_cache::disk::Loaded;
 use kvant_cache::{DiskTier, DiskUsage, Prefix, PrefixTree, Sequence, SnapshotError, Tenant};
 use std::collections::VecDeque;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tracing::dispatcher::{Dispatch, get_default, with_default};
@@ -70,22 +70,6 @@ pub(super) enum DiskResult {
     Loaded { prefix: OwnPrefix, sequence: Option<Sequence> },
     /// The thread is gone.
     Ended,
-}
-
-/// What the thread looks at between two files.
-#[derive(Default)]
-struct Signals {
-    /// Pages are wanted back.
-    yield_requested: AtomicBool,
-    /// Set once the scheduler ends.
-    deadline: OnceLock<Instant>,
-}
-
-impl Signals {
-    fn go_on(&self) -> bool {
-        !self.yield_requested.load(Ordering::Relaxed)
-            && self.deadline.get().is_none_or(|deadline| Instant::now() < *deadline)
-    }
 }
 
 /// The scheduler's side.
@@ -172,14 +156,14 @@ impl Disk {
             let Some(prefix) = self.unwritten.pop_front() else { return };
             let Ok(sequence) = tree.peek(prefix.get()) else { continue };
             if !sequence.is_empty() {
-                self.signals.yield_requested.store(false, Ordering::Relaxed);
+                self.signals.begin();
                 self.is_saving = self.jobs.send(DiskJob::Save { prefix, sequence }).is_ok();
             }
         }
     }
 
     fn load(&mut self, job: u64, prefix: OwnPrefix, base: Sequence) {
-        self.signals.yield_requested.store(true, Ordering::Relaxed);
+        self.signals.request_yield();
         let sent = self.jobs.send(DiskJob::Load { prefix, base });
         self.loading = sent.is_ok().then_some(job);
     }
@@ -190,9 +174,7 @@ impl Disk {
             self.write_answers(answers);
         }
         let Self { jobs, worker, signals, unwritten, .. } = self;
-        // Nobody sets it but this.
-        let _ = signals.deadline.set(Instant::now() + SHUTDOWN_GRACE);
-        signals.yield_requested.store(false, Ordering::Relaxed);
+        signals.end_by(Instant::now() + SHUTDOWN_GRACE);
         for prefix in unwritten {
             if let Ok(sequence) = tree.peek(prefix.get()) {
                 // A thread that is gone has said so.
@@ -342,7 +324,7 @@ impl Scheduler {
         let Some(disk) = self.disk.as_ref().filter(|disk| disk.is_saving || disk.is_loading()) else {
             return false;
         };
-        disk.signals.yield_requested.store(true, Ordering::Relaxed);
+        disk.signals.request_yield();
         self.shared.wait_for_report();
         self.take_reports();
         true

@@ -2,21 +2,19 @@
 
 use super::counters::Counters;
 use super::disk::DiskResult;
-use super::job::{Job, Refused, Task};
+use super::door::Door;
+use super::job::{Job, Refused, Score, Task};
 use super::queue::Queue;
 use super::view::{View, Viewer};
 use crate::engine::Engine;
 use crate::sampler::SampleError;
 use crate::speculation::{Answers, Proposer};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::Wake;
 use std::time::Instant;
 
 /// What the scheduler and those who ask it share.
-pub(super) struct Shared {
-    state: Mutex<HandleState>,
-    wake: Condvar,
-}
+pub(super) type Shared = Door<HandleState>;
 
 /// Somebody who wants to see the cache.
 type Look = (Option<Viewer>, Box<dyn FnOnce(View) + Send>);
@@ -27,8 +25,6 @@ pub(super) struct HandleState {
     pub looks: Vec<Look>,
     /// From the thread that reads and writes files.
     reports: Vec<DiskResult>,
-    /// Something has come since the scheduler last looked.
-    has_news: bool,
     pub counters: Counters,
     /// Set once no more jobs are taken: when those at work are ended.
     pub stopping: Option<Instant>,
@@ -38,45 +34,20 @@ pub(super) struct HandleState {
 }
 
 impl Shared {
-    pub fn new() -> Arc<Self> {
-        Arc::new(Self { state: Mutex::default(), wake: Condvar::new() })
-    }
-
-    pub fn lock(&self) -> MutexGuard<'_, HandleState> {
-        // Every change is whole between statements.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits until something has come since [`take_reports`](Shared::take_reports).
-    pub fn wait(&self) {
-        let is_idle = |state: &mut HandleState| !state.has_news;
-        drop(self.wake.wait_while(self.lock(), is_idle).unwrap_or_else(PoisonError::into_inner));
-    }
-
     /// Waits for a report.
     pub fn wait_for_report(&self) {
-        let is_idle = |state: &mut HandleState| state.reports.is_empty();
-        drop(self.wake.wait_while(self.lock(), is_idle).unwrap_or_else(PoisonError::into_inner));
+        self.wait_for(|state| !state.reports.is_empty());
     }
 
     /// Takes what was reported. Whatever else has come is looked at after this.
     pub fn take_reports(&self) -> Vec<DiskResult> {
-        let mut state = self.lock();
-        state.has_news = false;
-        std::mem::take(&mut state.reports)
+        self.look(|state| std::mem::take(&mut state.reports))
     }
 
     pub fn report(&self, report: DiskResult) {
         let mut state = self.lock();
         state.reports.push(report);
         self.tell(state);
-    }
-
-    /// Wakes the scheduler.
-    fn tell(&self, mut state: MutexGuard<'_, HandleState>) {
-        state.has_news = true;
-        drop(state);
-        self.wake.notify_all();
     }
 }
 
@@ -178,9 +149,12 @@ impl Handle {
         if let Some(&id) = prompt.iter().find(|&&id| id as usize >= vocabulary) {
             return Err(Refused::UnknownToken { id, vocabulary });
         }
-        if let Some(&id) = job.score.iter().flatten().find(|&&id| id as usize >= vocabulary) {
+        if let Some(Score::Tokens(ids)) = &job.score
+            && let Some(&id) = ids.iter().find(|&&id| id as usize >= vocabulary)
+        {
             return Err(Refused::UnknownToken { id, vocabulary });
         }
+        self.check_kind(job)?;
         if let Some(adapters) = &job.request.adapters {
             self.engine.model().check_adapters(adapters).map_err(Refused::Adapters)?;
         }
@@ -189,6 +163,28 @@ impl Handle {
             return Err(SampleError::BiasOutside { token, len: vocabulary }.into());
         }
         Ok(())
+    }
+
+    /// Whether models of this kind give what the job wants.
+    fn check_kind(&self, job: &Job) -> Result<(), Refused> {
+        let encoder = self.engine.model().encoder();
+        let classes =
+            encoder.map(|encoder| encoder.classifier.as_ref().map(|classifier| classifier.classes()));
+        let what = match (classes, &job.score, job.embed) {
+            (None, Some(Score::Classes { .. }), _) => "is no cross-encoder: it scores no pairs of texts",
+            (None, ..) => return Ok(()),
+            (Some(Some(1)), Some(Score::Classes { .. }), _) | (Some(None), None, Some(_)) => return Ok(()),
+            (Some(Some(1)), ..) => {
+                "is a cross-encoder: it scores pairs of texts (/v1/rerank), and gives neither vectors nor text"
+            }
+            (Some(Some(_)), ..) => {
+                "sorts texts into several classes, and neither ranks them nor makes vectors"
+            }
+            (Some(None), ..) => {
+                "is an encoder: it gives vectors of texts (/v1/embeddings, and /v1/rerank by their cosines), and no text"
+            }
+        };
+        Err(Refused::OtherKind(what))
     }
 
     /// Shows the cache to `look`, between two passes. It is dropped unseen when the scheduler has ended.

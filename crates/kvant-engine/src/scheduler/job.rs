@@ -34,8 +34,8 @@ pub struct Job {
     pub cache_prompt: bool,
     /// The text's vector is wanted, and no tokens.
     pub embed: Option<Pooling>,
-    /// The logits of these tokens after the prompt are wanted, and no tokens.
-    pub score: Option<Vec<u32>>,
+    /// Numbers of the prompt are wanted, and no tokens.
+    pub score: Option<Score>,
     /// What may be said; none for anything.
     pub constraint: Option<Box<dyn Constraint>>,
     /// When it ends at the latest, finished or not.
@@ -67,6 +67,18 @@ impl Job {
     }
 }
 
+/// Numbers that are wanted of a prompt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Score {
+    /// The logits of these tokens after it.
+    Tokens(Vec<u32>),
+    /// Those of a cross-encoder's classes. The second text of the pair begins at this token.
+    Classes {
+        /// Its place in the prompt.
+        second: usize,
+    },
+}
+
 /// What happens to a job. Every job that is accepted ends with `Finished` or `Failed`, unless its listener is gone.
 #[derive(Debug)]
 pub enum JobEvent {
@@ -90,7 +102,7 @@ pub enum JobEvent {
     },
     /// The text's vector, of length 1.
     Embedded(Vec<f32>),
-    /// The logits of the tokens that were asked for.
+    /// The logits of the tokens or classes that were asked for.
     Scored(Vec<f32>),
     /// It is over.
     Finished {
@@ -174,6 +186,9 @@ pub enum Refused {
     /// A setting of the sampler that cannot be.
     #[error(transparent)]
     Sampling(#[from] SampleError),
+    /// Vectors, scores or text that models of another kind give.
+    #[error("this model {0}")]
+    OtherKind(&'static str),
     /// Adapters that the model cannot run with.
     #[error(transparent)]
     Adapters(ForwardError),
@@ -189,8 +204,8 @@ pub(super) struct Task {
     pub prompt_logprobs: Option<Vec<Logprobs>>,
     pub cache_prompt: bool,
     pub pool: Option<Pool>,
-    /// Tokens whose logits are wanted.
-    pub score: Option<Vec<u32>>,
+    /// What is wanted in place of tokens.
+    pub score: Option<Score>,
     pub deadline: Option<Instant>,
     pub owner: u64,
     /// With the adapters in it: prefixes that were read with others are never found.

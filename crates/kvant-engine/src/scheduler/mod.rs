@@ -29,6 +29,8 @@
 
 mod counters;
 mod disk;
+mod door;
+mod encoded;
 mod handle;
 mod job;
 mod pass;
@@ -36,12 +38,13 @@ mod pool;
 mod prefill_budget;
 mod queue;
 mod share;
+mod signals;
 mod view;
 
 pub use crate::logprobs::Logprobs;
 pub use counters::{BUCKETS, Counters, Histogram};
 pub use handle::Handle;
-pub use job::{Job, JobError, JobEvent, JobUsage, Listener, Refused};
+pub use job::{Job, JobError, JobEvent, JobUsage, Listener, Refused, Score};
 pub use pool::Pooling;
 pub use view::{SequenceView, View, Viewer};
 
@@ -129,7 +132,7 @@ impl Scheduler {
         let tree = PrefixTree::new(layout, empty.sequence().store().clone(), WhenFull::Evict);
         let limit = engine.model().position_limit().unwrap_or(usize::MAX);
         let context = empty.capacity().min(limit);
-        let shared = Shared::new();
+        let shared: Arc<Shared> = Arc::default();
         let chunk = engine.prefill_chunk(empty.sequence(), context);
         let answers = (options.remember && engine.speculates()).then(Arc::default);
         Self {
@@ -175,15 +178,8 @@ impl Scheduler {
 
     /// Works until it is told to [stop](Handle::stop), and sleeps while there is nothing to do.
     pub fn run(mut self) {
-        loop {
-            if self.step() {
-                continue;
-            }
-            if self.shared.lock().stopping.is_some() {
-                return;
-            }
-            self.shared.wait();
-        }
+        // What was accepted just before the stop is news: it is done first.
+        while self.step() || self.shared.wait_unless(|state| state.stopping.is_some()) {}
     }
 
     /// Lets jobs join and leave, and makes one pass. False when there was nothing to do. Where jobs wait for nothing but files, or for
@@ -191,6 +187,9 @@ impl Scheduler {
     pub fn step(&mut self) -> bool {
         self.take_reports();
         self.sweep();
+        if self.engine.model().is_encoder() {
+            return self.encode_texts();
+        }
         self.admit();
         self.show();
         let chose = self.choose_held();
@@ -276,10 +275,11 @@ impl Scheduler {
         self.active.is_empty() || taken + need(task.tokens().len()) <= cap
     }
 
-    /// Whether a sequence may begin with what others have read. A mean, and the probabilities of a prompt, want all tokens read.
+    /// Whether a sequence may begin with what others have read. A mean, a first token's vector, and the probabilities of a prompt want
+    /// all tokens read.
     fn may_reuse(&self, task: &Task) -> bool {
-        let is_mean = task.pool.as_ref().is_some_and(|pool| pool.pooling == Pooling::Mean);
-        self.options.remember && task.cache_prompt && !is_mean && task.prompt_logprobs.is_none()
+        let reads_all = task.pool.as_ref().is_some_and(|pool| pool.pooling != Pooling::Last);
+        self.options.remember && task.cache_prompt && !reads_all && task.prompt_logprobs.is_none()
     }
 
     /// Whether another sequence is just reading what this one begins with.

@@ -1,14 +1,14 @@
 //! One pass: room for its tokens, the network, and what comes of every sequence.
 
-use super::job::{JobError, JobEvent, Task};
+use super::job::{JobError, JobEvent, Score, Task};
 use super::{Active, Scheduler, prefill_budget};
 use crate::logprobs::Logprobs;
 use crate::pass_times::PassRows;
 use crate::session::{Finish, GenerateError};
-use crate::speculation::{MOST_PROPOSED, ProposalLimits};
+use crate::speculation::{MOST_PROPOSED, ProposalLimits, forward_watched};
 use crate::stepper::Stepper;
 use kvant_cache::{CacheError, Sequence, StateError};
-use kvant_model::{Chunk, Form, ForwardError, Output, Outputs, Pass, Rows, TopK, TopTokens};
+use kvant_model::{Chunk, Form, ForwardError, Output, Outputs, Rows, TopK, TopTokens};
 use kvant_text::tokenizer::Tokenizer;
 use std::ops::Range;
 use std::task::Waker;
@@ -114,7 +114,7 @@ impl Active {
         let Task { stepper, logprobs, score, listener, .. } = &mut self.task;
         let mut outcome = Outcome::default();
         if stepper.is_full() {
-            if let (Some(wanted), Some(row)) = (score, rows.first()) {
+            if let (Some(Score::Tokens(wanted)), Some(row)) = (score, rows.first()) {
                 let logits = row.logits();
                 listener.take(JobEvent::Scored(wanted.iter().map(|&id| logits[id as usize]).collect()));
             }
@@ -232,16 +232,8 @@ impl Scheduler {
         let (parts, steppers): (Vec<_>, Vec<_>) = parts.unzip();
         let (chunks, mut sequences): (Vec<Chunk<'_>>, Vec<_>) = parts.into_iter().unzip();
         let accept = |row: usize, top: &TopTokens| steppers[owners[row]].accepts_top_k(top);
-        let pass = Pass::new(&chunks).accept(&accept);
-        let (mut left, last) = (None, self.engine.model().description().layers.len());
-        let mut observe = |layer: usize, rows: &Rows| {
-            if layer == last {
-                left = Some(rows.clone());
-            }
-        };
         let watches = steppers.iter().any(|stepper| stepper.watches());
-        let pass = if watches { pass.observed(&mut observe) } else { pass };
-        let outputs = self.engine.forward(pass, &mut sequences)?;
+        let (outputs, left) = forward_watched(&self.engine, &chunks, &accept, &mut sequences, watches)?;
         if let Some(left) = left {
             self.show_left(shares, &left);
         }

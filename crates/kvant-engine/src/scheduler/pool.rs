@@ -5,8 +5,29 @@
 pub enum Pooling {
     /// Their mean.
     Mean,
+    /// That of the first token, which encoders teach to stand for the text (`cls`).
+    First,
     /// That of the last token, which has seen all others.
     Last,
+}
+
+impl Pooling {
+    /// That of a name that requests and files use: `mean`, `cls`, `last`.
+    pub fn named(name: &str) -> Option<Self> {
+        match name {
+            "mean" => Some(Self::Mean),
+            "cls" => Some(Self::First),
+            "last" => Some(Self::Last),
+            _ => None,
+        }
+    }
+
+    /// The vector, of length 1, of a text whose tokens are these `(tokens, hidden)`.
+    pub fn of_rows(self, rows: &[f32], hidden: usize) -> Vec<f32> {
+        let mut pool = Pool::new(self);
+        pool.add(rows, hidden);
+        pool.vector()
+    }
 }
 
 /// A text's vector in the making.
@@ -32,10 +53,13 @@ impl Pool {
         self.sum.resize(hidden, 0.0);
         for row in rows.chunks_exact(hidden) {
             self.rows += 1;
+            if self.pooling == Pooling::First && self.rows > 1 {
+                continue;
+            }
             for (sum, &x) in self.sum.iter_mut().zip(row) {
                 *sum = match self.pooling {
                     Pooling::Mean => *sum + f64::from(x),
-                    Pooling::Last => f64::from(x),
+                    Pooling::First | Pooling::Last => f64::from(x),
                 };
             }
         }
@@ -58,6 +82,7 @@ mod tests {
         let rows: Vec<f32> = (0..20).map(|i| (i * i % 7) as f32 - 2.5).collect();
         for (pooling, expected) in [
             (Pooling::Mean, [0, 1, 2, 3].map(|c| rows.iter().skip(c).step_by(4).sum::<f32>())),
+            (Pooling::First, [rows[0], rows[1], rows[2], rows[3]]),
             (Pooling::Last, [rows[16], rows[17], rows[18], rows[19]]),
         ] {
             let length = expected.iter().map(|x| x * x).sum::<f32>().sqrt();

@@ -13,11 +13,12 @@ use crate::constraint::Constraint;
 use crate::engine::Engine;
 use crate::pass_times::PassTimes;
 use crate::signature::{adapted, first_numerics};
+use crate::speculation::forward_watched;
 use crate::stepper::Stepper;
 use kvant_attention::KvCache;
 use kvant_cache::snapshot::{Numerics, Record, Signature};
 use kvant_cache::{Snapshot, SnapshotError};
-use kvant_model::{AdapterMix, Chunk, Form, ForwardError, Output, Outputs, Pass, Rows, TopTokens};
+use kvant_model::{AdapterMix, Chunk, Form, ForwardError, Output, Outputs, Rows, TopTokens};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
@@ -26,7 +27,7 @@ use std::time::Instant;
 /// Prompt tokens read in one pass: enough to use the weights well, few enough to be stopped between passes.
 pub const PREFILL_CHUNK: usize = 256;
 
-/// The same on a CUDA card, which 256 tokens leave idle between kernels, where there is room for the exact rows of so many.
+/// The same on a card whose matrix units 256 tokens leave idle, where there is room for the exact rows of so many.
 pub(crate) const CARD_PREFILL_CHUNK: usize = 1024;
 
 /// A sequence of one model. It shares its engine and owns everything else, so it can move to another thread.
@@ -390,20 +391,13 @@ impl Session {
             Needs::Nothing { .. } | Needs::Logits => false,
         };
         let chunks = [Chunk::new(tokens, wanted).form(form).with(&self.adapters)];
-        let pass = Pass::new(&chunks).accept(&accept);
         let watches = match needs {
             Needs::Nothing { watches } => watches,
             Needs::Logits => false,
             Needs::Choice(stepper) => stepper.watches(),
         };
-        let (mut left, last) = (None, self.engine.model().description().layers.len());
-        let mut observe = |layer: usize, rows: &Rows| {
-            if layer == last {
-                left = Some(rows.clone());
-            }
-        };
-        let pass = if watches { pass.observed(&mut observe) } else { pass };
-        let outputs = self.engine.forward(pass, &mut [self.kv.sequence_mut()])?;
+        let sequences = &mut [self.kv.sequence_mut()];
+        let (outputs, left) = forward_watched(&self.engine, &chunks, &accept, sequences, watches)?;
         self.left = left.map(|left| (self.tokens.len(), left));
         self.tokens.extend_from_slice(tokens);
         self.forget_outputs();

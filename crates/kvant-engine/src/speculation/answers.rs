@@ -117,7 +117,7 @@ impl PastAnswers {
         let held = past.automaton.text();
         if held.len() + prompt.len() + answer.len() >= MOST_TOKENS {
             let later = held[held.len() - MOST_TOKENS / 2..].to_vec();
-            past.automaton = SuffixAutomaton::new();
+            past.automaton.clear();
             past.generation += 1;
             later.into_iter().for_each(|token| past.automaton.push(token));
         }

@@ -15,6 +15,9 @@ const NONE: u32 = u32::MAX;
 /// The state of the empty string.
 const ROOT: u32 = 0;
 
+/// What it is before there is a text.
+const EMPTY: EndState = EndState { length: 0, link: NONE, end: NONE, edges: NONE };
+
 /// Strings that end at the same places.
 #[derive(Clone, Copy)]
 struct EndState {
@@ -67,15 +70,24 @@ pub(super) struct SuffixAutomaton {
 impl SuffixAutomaton {
     /// Of the empty text.
     pub fn new() -> Self {
-        let root = EndState { length: 0, link: NONE, end: NONE, edges: NONE };
         Self {
             text: Vec::new(),
-            states: vec![root],
+            states: vec![EMPTY],
             edges: Vec::new(),
             index: HashMap::new(),
             last: ROOT,
             found: None,
         }
+    }
+
+    /// Becomes that of the empty text again, and keeps its memory for the next.
+    pub fn clear(&mut self) {
+        self.text.clear();
+        self.states.truncate(1);
+        self.states[ROOT as usize] = EMPTY;
+        self.edges.clear();
+        self.index.clear();
+        (self.last, self.found) = (ROOT, None);
     }
 
     /// The text.
@@ -198,6 +210,9 @@ mod tests {
             prop::collection::vec(prop_oneof![Just(7u32), 0u32..40], 0..120),
         ]) {
             let mut automaton = SuffixAutomaton::new();
+            // One that has had another text is as good as new.
+            text.iter().rev().for_each(|&token| automaton.push(token));
+            automaton.clear();
             for (count, &token) in (1..).zip(&text) {
                 automaton.push(token);
                 let so_far = &text[..count];

@@ -12,6 +12,7 @@ mod answers;
 mod automaton;
 mod draft;
 mod drafter;
+mod left;
 mod mtp;
 mod suffix;
 
@@ -19,6 +20,7 @@ pub use answers::PastAnswers;
 pub(crate) use answers::{Answers, MOST_ANSWER_BYTES};
 pub use draft::{DraftModel, DraftSequence};
 pub use drafter::{DraftProposer, Drafter};
+pub(crate) use left::forward_watched;
 pub use mtp::{MtpHead, MtpSequence};
 pub use suffix::SuffixProposer;
 
@@ -56,8 +58,8 @@ pub trait Proposer: Send {
         false
     }
 
-    /// Is shown what the last layer left of tokens that the model has read, after the final norm, `(tokens, hidden)`. The first of them is
-    /// the text's token `at`; what it was shown of that and later ones before is void.
+    /// Is shown what the last layer left of tokens that the model has read, `(tokens, hidden)`, as the model's head for further tokens wants
+    /// it. The first of them is the text's token `at`; what it was shown of that and later ones before is void.
     fn watch(&mut self, at: usize, tokens: &[u32], left: &[f32]) {
         let _ = (at, tokens, left);
     }

@@ -1,7 +1,7 @@
 //! What a job gets does not depend on who else is there, nor on what was there before.
 
 use crate::support::*;
-use kvant_engine::scheduler::{Pooling, SchedulerOptions};
+use kvant_engine::scheduler::{Pooling, SchedulerOptions, Score};
 use kvant_engine::{Constraint, ConstraintError, Engine, KvCache, Policy};
 use kvant_model::{Chunk, Pass, Rows};
 use std::sync::Arc;
@@ -234,7 +234,7 @@ fn the_logits_that_a_judge_wants_are_those_of_a_session_whoever_else_is_there() 
         let talker = submit(&handle, request(crate::support::prompt(1, 40), 1, 30)).unwrap();
         let sink = ChannelSink::default();
         let mut one = job(request(prompt.clone(), 0, 9), &sink);
-        one.score = Some(vec![7, 200]);
+        one.score = Some(Score::Tokens(vec![7, 200]));
         handle.submit(vec![one]).unwrap();
         settle(&mut scheduler);
         sink.with(|heard| {
@@ -248,7 +248,7 @@ fn the_logits_that_a_judge_wants_are_those_of_a_session_whoever_else_is_there() 
         assert!(talker.is_done());
     }
     let mut wrong = job(request(prompt, 0, 9), &ChannelSink::default());
-    wrong.score = Some(vec![100_000]);
+    wrong.score = Some(Score::Tokens(vec![100_000]));
     assert!(handle.submit(vec![wrong]).unwrap_err().to_string().contains("token id 100000"));
 }
 

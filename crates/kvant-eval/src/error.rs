@@ -117,6 +117,12 @@ pub enum EvalError {
         /// Why.
         reason: String,
     },
+    /// Programs that a model wrote cannot be run safely.
+    #[error("no sandbox for programs that a model writes: {reason}; --task code runs none without one")]
+    Sandbox {
+        /// Why not.
+        reason: String,
+    },
     /// A measurement of speed without runs.
     #[error("there is nothing to time: no prompt and no generation, no depth, or no repetition")]
     NothingToTime,

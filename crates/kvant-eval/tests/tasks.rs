@@ -3,8 +3,10 @@
 use kvant_cpu::LoadOptions;
 use kvant_engine::{Engine, KvCache, Policy};
 use kvant_eval::divergence::Mode;
-use kvant_eval::tasks::lines::Record;
-use kvant_eval::tasks::{choice, json, needle, trajectory};
+use kvant_eval::tasks::calls::{self, Transcript};
+use kvant_eval::tasks::code::{self, Problem};
+use kvant_eval::tasks::lines::{self, Record};
+use kvant_eval::tasks::{choice, json, needle, trajectory, variables, words};
 use kvant_eval::{EvalError, Score, Windows};
 use kvant_model::{Checkpoint, Chunk, Model, Pass};
 use serde_json::{Value, json};
@@ -135,7 +137,8 @@ fn trajectories_agree_with_themselves_and_coarse_caches_leave_them() {
     let ids: Vec<u32> = (0..400).map(|i| (i * i / 7 + i * 37 + 5) % 256).collect();
     let windows = Windows::of_ids(&[], &ids, 100, 2, Score::All).unwrap();
     let caches = policies(&["f32", "tq2"]);
-    let scores = trajectory::scores(engine.model(), &windows, &caches, &mut |_| ()).unwrap();
+    let scores =
+        trajectory::scores(engine.model(), &windows, trajectory::LENGTH, &caches, &mut |_| ()).unwrap();
     assert_eq!((scores[0].right(), scores[0].same, scores[1].right()), (2.0, 2, 2.0));
     let expected: f64 = windows
         .iter()
@@ -183,4 +186,126 @@ fn a_model_that_babbles_writes_no_json_but_the_same_with_f32() {
     let mut steps = 0;
     let scores = json::scores(&Arc::new(engine), prompts, &policies(&["f32"]), &mut |_| steps += 1).unwrap();
     assert_eq!((scores[0].right(), scores[1].same, steps), (0.0, 2, 4));
+}
+
+/// What a document says, and what is asked with what is right.
+fn texts(engine: &Engine, record: &Record) -> (String, Vec<(String, String)>) {
+    let text = |ids: &[u32]| engine.tokenizer().decode(ids).unwrap();
+    let questions = record.questions.iter().map(|(question, answer)| (text(question), text(answer)));
+    (text(&record.tokens), questions.collect())
+}
+
+#[test]
+fn documents_hold_the_answers_to_all_their_questions() {
+    let engine = engine();
+    let tokenizer = engine.tokenizer();
+    let hay: String = (0..600).map(|n| format!("It was the best of times, number {n}. ")).collect();
+    let found = needle::documents(tokenizer, &hay, 3000, 2, 1).unwrap();
+    assert!(found.len() == 2 && found[0] != found[1]);
+    for record in &found {
+        let (text, questions) = texts(&engine, record);
+        assert_eq!(questions.len(), needle::NEEDLES);
+        let places: Vec<usize> = questions
+            .iter()
+            .map(|(question, answer)| {
+                text.find(&format!("{}{answer}. ", question.trim_start())).expect("the sentence")
+            })
+            .collect();
+        assert!(places.is_sorted() && places[0] < 300 && places[9] > 2400, "{places:?}");
+        assert!((2800..=3000).contains(&(record.tokens.len() + questions[0].0.len() + questions[0].1.len())));
+    }
+
+    for record in variables::documents(tokenizer, &hay, 3000, 2, 1).unwrap() {
+        let (text, questions) = texts(&engine, &record);
+        assert_eq!(questions.len(), variables::CHAINS);
+        for (question, answer) in questions {
+            let value = question.trim_end_matches(':').rsplit(' ').next().unwrap();
+            // Whoever reads from the beginning knows which variables have a value.
+            let mut having: Vec<&str> = Vec::new();
+            for said in text.split("VAR ").skip(1).zip(text.split("VAR ").skip(2).chain([""])) {
+                let (name, from) = (&said.0[..3], said.0[3..].trim());
+                let follows = from == "=" && having.contains(&&said.1[..3.min(said.1.len())]);
+                if from.starts_with(&format!("= {value}.")) || follows {
+                    having.push(name);
+                }
+            }
+            assert_eq!(answer, format!(" {}.", having.join(", ")), "{value}");
+        }
+    }
+
+    for record in words::documents(tokenizer, 3000, 2, 1).unwrap() {
+        let (text, questions) = texts(&engine, &record);
+        let list: Vec<&str> = text.split("\n\n").nth(1).unwrap().split_whitespace().collect();
+        let count = |word: &str| list.iter().filter(|found| **found == word).count();
+        let asked: Vec<usize> = questions.iter().map(|(_, answer)| count(answer.trim())).collect();
+        assert!(asked[0] > asked[1] && asked[1] > asked[2], "{asked:?}");
+        let others = list.iter().filter(|word| !questions.iter().any(|(_, answer)| answer.trim() == **word));
+        assert!(others.map(|word| count(word)).max().unwrap() < asked[2]);
+        assert!(record.tokens.len() > 2500);
+    }
+    assert!(needle::documents(tokenizer, &hay, 300, 1, 1).is_err());
+    assert!(variables::documents(tokenizer, "short", 3000, 1, 1).is_err());
+    assert!(words::documents(tokenizer, 200, 1, 1).is_err());
+}
+
+#[test]
+fn questions_about_one_document_are_told_apart_from_others() {
+    let engine = engine();
+    let records = [1, 2].map(|seed| Record::new(engine.tokenizer(), 400, 3, seed).unwrap());
+    let mut last = None;
+    let caches = policies(&["tq2"]);
+    let all = lines::scores(&records, engine.model(), &caches, Mode::Deployed, &mut |step| last = Some(step))
+        .unwrap();
+    assert_eq!((all[1].documents.clone(), all[1].cases()), (vec![3, 3], 6));
+    assert_eq!(last.map(|step| (step.done, step.total)), Some((12, 12)));
+    let one = records[1].scores(engine.model(), &caches, Mode::Deployed, &mut |_| ()).unwrap();
+    assert_eq!(all[1].rights[3..], one[1].rights[..]);
+}
+
+#[test]
+fn continuations_do_not_depend_on_what_was_held() {
+    let engine = engine();
+    let ids: Vec<u32> = (0..400).map(|i| (i % 100 * 37 + 5) % 256).collect();
+    // Every window is the same, and the last one of another model's making.
+    let ids = [&ids[..300], &ids[..90], &[1; 10][..]].concat();
+    let windows = Windows::of_ids(&[], &ids, 100, 4, Score::All).unwrap();
+    let scores = trajectory::scores(engine.model(), &windows, 20, &policies(&["int4"]), &mut |_| ()).unwrap();
+    for (place, window) in windows.iter().enumerate() {
+        let [exact, coarse] = ["f32", "int4"].map(|kv| greedy(engine.model(), kv, window, 20));
+        let same = exact.iter().zip(&coarse).take_while(|(a, b)| a == b).count();
+        assert_eq!(scores[1].rights[place], same as f64 / 20.0, "{place}");
+    }
+}
+
+#[test]
+fn an_agent_is_asked_about_what_it_did() {
+    let engine = engine();
+    let transcript = Transcript::new(&engine, 2500, 3).unwrap();
+    assert!(transcript.prompts.len() >= 2 && transcript.prompts.iter().all(|prompt| prompt.len() <= 2500));
+    for (prompt, expected) in transcript.prompts.iter().zip(&transcript.expected) {
+        let text = engine.tokenizer().decode(prompt).unwrap();
+        for argument in expected["arguments"].as_object().unwrap().values().filter(|value| value.is_string())
+        {
+            assert!(text.contains(argument.as_str().unwrap()), "{argument} in {text}");
+        }
+    }
+    assert!(Transcript::new(&engine, 300, 3).is_err());
+    let short =
+        [Transcript { prompts: vec![vec![5; 40], vec![5; 44]], expected: vec![json!({}), json!({})] }];
+    let scores = calls::scores(&engine, &short, &policies(&["f32"]), &mut |_| ()).unwrap();
+    assert_eq!((scores[1].cases(), scores[1].same, scores[1].right(), scores[1].valid), (2, 2, 0.0, (0, 2)));
+}
+
+#[test]
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+fn functions_are_right_when_their_tests_pass() {
+    let engine = engine();
+    // Whatever this model writes after it is a comment.
+    let problem = |result: i32| Problem {
+        prompt: format!("def f():\n    return {result}\n#"),
+        test: "def check(f):\n    assert f() == 1\n".to_owned(),
+        entry_point: "f".to_owned(),
+    };
+    let scores = code::scores(&engine, &[problem(1), problem(2)], &policies(&["f32"]), &mut |_| ()).unwrap();
+    assert_eq!((scores[0].rights[1], scores[1].rights[1], scores[1].same), (0.0, 0.0, 2));
 }

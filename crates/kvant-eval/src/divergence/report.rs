@@ -39,6 +39,8 @@ pub struct DivergenceRow {
     pub kl_median: f64,
     /// The KL divergence that 99.9 % of the positions do not exceed.
     pub kl_p999: f64,
+    /// The largest KL divergence of a position.
+    pub kl_max: f64,
     /// Mean KL divergence by position: every band's end, and its mean.
     pub kl_by_position: Vec<(usize, f64)>,
     /// Share of positions where the most likely token is the same.
@@ -133,6 +135,7 @@ impl DivergenceRow {
             kl_stderr,
             kl_median: found.kl_quantile(0.5),
             kl_p999: found.kl_quantile(0.999),
+            kl_max: found.kl_quantile(1.0),
             kl_by_position: found.kl_by_position(windows.targets().start, windows.targets().len()),
             top1: found.top1(),
             tokens: found.tokens(),

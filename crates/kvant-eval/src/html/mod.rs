@@ -10,6 +10,7 @@ mod heat;
 mod memory;
 mod pareto;
 mod table;
+mod tasks;
 
 use crate::divergence::DivergenceRow;
 use crate::layers::LayerViews;
@@ -17,6 +18,7 @@ use curves::{Curve, Meaning};
 use std::fmt::Write;
 
 pub use memory::{MemoryNeed, MemoryPage, MemoryPoint};
+pub use tasks::TaskPage;
 
 /// One measured speed.
 #[derive(Debug, Clone, PartialEq)]

@@ -20,6 +20,7 @@ pub fn html(rows: &[DivergenceRow]) -> Option<String> {
         "± s.e.",
         "median KL",
         "99.9 % KL",
+        "worst KL",
         "top-1 %",
         "ΔPPL %",
     ];
@@ -44,6 +45,7 @@ pub fn html(rows: &[DivergenceRow]) -> Option<String> {
             nats(row.kl_stderr),
             nats(row.kl_median),
             nats(row.kl_p999),
+            nats(row.kl_max),
             format!("{:.2}", 100.0 * row.top1),
             format!("{:+.2}", row.dppl_percent),
         ];

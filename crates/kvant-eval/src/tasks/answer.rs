@@ -81,12 +81,21 @@ impl<'m> Asker<'m> {
         Ok(found)
     }
 
-    /// The `count` tokens that follow a prompt, always the most likely.
-    pub fn continuation(&mut self, prompt: &[u32], count: usize) -> Result<Vec<u32>, EvalError> {
-        self.held.clear();
-        self.cache.truncate(0);
-        let mut found = Vec::with_capacity(count);
-        let mut next = prompt.to_vec();
+    /// The tokens that follow a prompt, always the most likely, up to and including the one after which `ends` says so, and at
+    /// most `count`. As in [`Asker::ask`], what prompts have in common is read once.
+    ///
+    /// # Errors
+    /// If the prompt is empty, the cache too short for both, or the model refuses it.
+    pub fn continuation(
+        &mut self,
+        prompt: &[u32],
+        count: usize,
+        ends: &mut dyn FnMut(&[u32]) -> bool,
+    ) -> Result<Vec<u32>, EvalError> {
+        let shared = self.held.iter().zip(prompt).take_while(|(a, b)| a == b).count();
+        let start = self.cache.truncate(shared.min(prompt.len().saturating_sub(1)));
+        let (mut found, mut next) = (Vec::new(), prompt[start..].to_vec());
+        self.held = prompt[..start].to_vec();
         while found.len() < count {
             let mut last = None;
             for tokens in next.chunks(PassLimits::default().tokens) {
@@ -98,9 +107,13 @@ impl<'m> Asker<'m> {
                 );
             }
             let Some(logits) = last else { return Err(EvalError::EmptyQuestion) };
+            self.held.append(&mut next);
             let top = crate::divergence::top(logits.row(0)) as u32;
             found.push(top);
-            next = vec![top];
+            if ends(&found) {
+                break;
+            }
+            next.push(top);
         }
         Ok(found)
     }

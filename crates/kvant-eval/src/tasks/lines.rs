@@ -32,6 +32,14 @@ const NOUNS: [&str; 32] = [
 const BEFORE: &str =
     "Below is a record of lines. Each has a name and a REGISTER_CONTENT, which is a number.\n\n";
 
+/// Every name there is, each once, in some order.
+pub(super) fn names(random: &mut Random) -> Vec<String> {
+    let mut names: Vec<String> =
+        ADJECTIVES.iter().flat_map(|a| NOUNS.iter().map(move |n| format!("{a}-{n}"))).collect();
+    random.shuffle(&mut names);
+    names
+}
+
 /// A record with questions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
@@ -53,9 +61,7 @@ impl Record {
         seed: u64,
     ) -> Result<Self, EvalError> {
         let mut random = Random::new(seed);
-        let mut names: Vec<String> =
-            ADJECTIVES.iter().flat_map(|a| NOUNS.iter().map(move |n| format!("{a}-{n}"))).collect();
-        random.shuffle(&mut names);
+        let names = names(&mut random);
         let encode = |text: &str, add_special: bool| {
             tokenizer.encode(text, EncodeOptions { add_special, parse_special: false })
         };
@@ -121,4 +127,27 @@ impl Record {
         }
         Ok(scores)
     }
+}
+
+/// Asks everything about every record with every cache; the first score is that of the exact one. Questions about one record are
+/// one document when scores are held against each other.
+///
+/// # Errors
+/// As for [`Record::scores`].
+pub fn scores(
+    records: &[Record],
+    model: &Model,
+    caches: &[Policy],
+    mode: Mode,
+    progress: &mut dyn FnMut(Step),
+) -> Result<Vec<Score>, EvalError> {
+    let total = (caches.len() + 1) * records.iter().map(|record| record.questions.len()).sum::<usize>();
+    let (mut sums, mut before) = (vec![Score::default(); caches.len() + 1], 0);
+    for record in records {
+        let mut show = |step: Step| progress(Step { done: before + step.done, total });
+        let scores = record.scores(model, caches, mode, &mut show)?;
+        before += (caches.len() + 1) * record.questions.len();
+        sums.iter_mut().zip(scores).for_each(|(sum, score)| sum.add(&score.as_document()));
+    }
+    Ok(sums)
 }

@@ -12,10 +12,10 @@ use kvant_cache::Mode;
 use kvant_engine::Policy;
 use kvant_model::Model;
 
-/// Tokens that are generated.
+/// Tokens that are generated when nothing else is said.
 pub const LENGTH: usize = 256;
 
-/// Continues every window with every cache. A case is right by the share of its tokens before the first that differs from
+/// Continues every window by `steps` tokens with every cache. A case is right by the share of its tokens before the first that differs from
 /// the exact cache's; the first score is that of the exact one.
 ///
 /// # Errors
@@ -23,6 +23,7 @@ pub const LENGTH: usize = 256;
 pub fn scores(
     model: &Model,
     windows: &Windows,
+    steps: usize,
     caches: &[Policy],
     progress: &mut dyn FnMut(Step),
 ) -> Result<Vec<Score>, EvalError> {
@@ -30,15 +31,15 @@ pub fn scores(
     let (mut truth, mut scores, mut done): (Vec<Vec<u32>>, _, _) = (Vec::new(), Vec::new(), 0);
     for (number, cache) in [exact()].iter().chain(caches).enumerate() {
         // Generation is always as deployed: there is no page to encode before its own tokens exist.
-        let mut asker = Asker::new(model, cache, Mode::Deployed, windows.ctx() + LENGTH)?;
+        let mut asker = Asker::new(model, cache, Mode::Deployed, windows.ctx() + steps)?;
         let mut score = Score::default();
         for (place, window) in windows.iter().enumerate() {
-            let found = asker.continuation(window, LENGTH)?;
+            let found = asker.continuation(window, steps, &mut |_| false)?;
             if number == 0 {
                 truth.push(found.clone());
             }
             let same = found.iter().zip(&truth[place]).take_while(|(a, b)| a == b).count();
-            score.take(same as f64 / LENGTH as f64, same == LENGTH);
+            score.take(same as f64 / steps.max(1) as f64, same == steps);
             done += 1;
             progress(Step { done, total });
         }

@@ -134,9 +134,17 @@ fn meant(model: &str) -> Option<String> {
 /// Below this many tokens a shortened context is worth a line.
 const SHORT: usize = 8192;
 
-/// Finds, fetches and opens the model, and says what was decided.
+/// Finds, fetches and opens a model that writes text, and says what was decided.
 pub fn open(options: &ModelOptions) -> Result<LoadedModel, Failure> {
-    open_within(options, None, None)
+    let opened = open_within(options, None, None)?;
+    if let Some(encoder) = opened.engine().model().encoder() {
+        return Err(Failure::new(format!(
+            "{model} writes no text: it gives {}; serve it: `kvant serve {model}`",
+            encoder.gives(),
+            model = options.model
+        )));
+    }
+    Ok(opened)
 }
 
 /// The same where all of it may take so many bytes, and with this context where none is asked for.

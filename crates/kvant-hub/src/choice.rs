@@ -3,7 +3,7 @@
 use crate::error::{HubError, Result};
 
 /// What goes with safetensors weights when the repository has it.
-const COMPANIONS: [&str; 11] = [
+const COMPANIONS: [&str; 13] = [
     "config.json",
     "generation_config.json",
     "tokenizer.json",
@@ -15,6 +15,8 @@ const COMPANIONS: [&str; 11] = [
     "tokenizer.model",
     "vocab.json",
     "merges.txt",
+    "modules.json",
+    "1_Pooling/config.json",
 ];
 /// Taken when a repository offers many quantisations and none was named: the usual middle.
 const USUAL: &str = "q4_k_m";

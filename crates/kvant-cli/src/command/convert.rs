@@ -59,8 +59,9 @@ pub struct Convert {
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
 
-    /// Type of the weights: int4, int8, q4_0, q8_0, q2_k to q6_k, q3_k_s to q5_k_m
-    /// (mixes), iq4_nl, iq4_xs, mxfp4, f16 or f32
+    /// Type of the weights: int4, int8, q4_0, q8_0, q2_k to q6_k, q3_k_s to q5_k_m (mixes),
+    /// iq4_nl, iq4_xs, mxfp4, f16 or f32; for safetensors also int4g16, int4g64, int8g16 and
+    /// int8g64, with groups of 16 and 64
     #[arg(long, value_name = "TYPE", default_value = "int4")]
     weights: Weights,
 

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Why a command may not be run here.
-const REASONS: [&str; 3] = ["needs a card", "needs a download", "takes minutes"];
+const REASONS: [&str; 4] = ["needs a card", "needs a Mac", "needs a download", "takes minutes"];
 
 /// Blocks of a shell's commands.
 const SHELLS: [&str; 3] = ["sh", "bash", "console"];

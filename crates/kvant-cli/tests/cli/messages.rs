@@ -34,6 +34,21 @@ fn help_uses_the_words_of_the_field() {
 }
 
 #[test]
+fn an_encoder_says_what_it_gives_and_refuses_to_write() {
+    let home = Home::new();
+    let folder =
+        |name: &str| format!("{}/../kvant-engine/tests/fixtures/encoders/{name}", env!("CARGO_MANIFEST_DIR"));
+    home.run(&["run", "-m", &folder("bert"), "hi"]).fails(1, &["writes no text", "vectors", "kvant serve"]);
+    home.run(&["run", "-m", &folder("bert"), "--kv", "int4", "hi"]).fails(1, &["encoder", "--kv"]);
+    home.run(&["convert", &folder("bert"), "-o", "x.gguf"]).fails(1, &["encoders (bert) are not converted"]);
+    let about = home.run(&["inspect", &folder("bert"), "--layers"]).ok();
+    assert!(about.contains("vectors of texts") && about.contains("both directions"), "{about}");
+    assert!(!about.contains("Keys and values per token"), "{about}");
+    assert!(home.run(&["inspect", &folder("bert_rank"), "--json"]).ok().contains("scores of pairs"));
+    assert!(home.run(&["doctor", &folder("xlm_roberta_rank")]).ok().contains("it reranks"));
+}
+
+#[test]
 fn what_is_missing_or_empty_is_said_by_its_own_name() {
     let home = Home::new();
     let model = home.model();

@@ -7,7 +7,7 @@ use crate::models::Served;
 use crate::route::Caller;
 use crate::time::moment_after;
 use axum::http::StatusCode;
-use kvant_engine::scheduler::{Job, JobEvent, Listener, Pooling};
+use kvant_engine::scheduler::{Job, JobEvent, Listener, Pooling, Score};
 use kvant_engine::{Constraint, Request};
 use std::sync::Arc;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -78,31 +78,36 @@ impl Jobs {
         Self::submit(served, limits, requests, options.whose, complete).await
     }
 
-    /// Asks for the vector of each prompt, and waits until the first has begun.
+    /// Asks for the vector of each prompt, pooled as the model's files say where nobody does, and waits until the first has begun.
     pub async fn embed(
         served: Arc<Served>,
         limits: &Limits,
         prompts: Vec<Vec<u32>>,
-        pooling: Pooling,
+        pooling: Option<Pooling>,
         caller: &Caller,
     ) -> Result<Self, ApiError> {
         let request = |prompt| Request { prompt, ..Request::default() };
         let requests = prompts.into_iter().map(request).collect();
+        let pooling = match pooling {
+            Some(pooling) => pooling,
+            None => served.handle.engine().pooling().map_err(|why| ApiError::field("pooling", why))?,
+        };
         let complete = |job| Job { embed: Some(pooling), ..job };
         Self::submit(served, limits, requests, caller.whose, complete).await
     }
 
-    /// Asks for the logits of these tokens after each prompt, and waits until the first has begun.
+    /// Asks for numbers of each prompt, and waits until the first has begun.
     pub async fn score(
         served: Arc<Served>,
         limits: &Limits,
-        prompts: Vec<Vec<u32>>,
-        tokens: &[u32],
+        prompts: Vec<(Vec<u32>, Score)>,
         caller: &Caller,
     ) -> Result<Self, ApiError> {
+        let (prompts, scores): (Vec<_>, Vec<_>) = prompts.into_iter().unzip();
         let request = |prompt| Request { prompt, ..Request::default() };
         let requests = prompts.into_iter().map(request).collect();
-        let complete = |job| Job { score: Some(tokens.to_vec()), ..job };
+        let mut scores = scores.into_iter();
+        let complete = |job| Job { score: scores.next(), ..job };
         Self::submit(served, limits, requests, caller.whose, complete).await
     }
 

@@ -14,7 +14,8 @@ use std::sync::Arc;
 
 struct EmbeddingRequest {
     inputs: Vec<Prompt>,
-    pooling: Pooling,
+    /// As the model's files say, where there is none.
+    pooling: Option<Pooling>,
     /// The bytes of the numbers as text, which is what most clients want.
     is_packed: bool,
     dimensions: Option<u64>,
@@ -74,12 +75,10 @@ fn read(mut fields: Fields, app: &App) -> Result<EmbeddingRequest, ApiError> {
         return Err(ApiError::field("input", message));
     }
     let pooling = match fields.text("pooling")?.as_deref() {
-        None | Some("mean") => Pooling::Mean,
-        Some("last") => Pooling::Last,
-        Some(other) => {
-            let message = format!("pooling is {other:?}; it must be mean or last");
-            return Err(ApiError::field("pooling", message));
-        }
+        None => None,
+        Some(name) => Some(Pooling::named(name).ok_or_else(|| {
+            ApiError::field("pooling", format!("pooling is {name:?}; it must be mean, cls or last"))
+        })?),
     };
     let is_packed = match fields.text("encoding_format")?.as_deref() {
         None | Some("float") => false,

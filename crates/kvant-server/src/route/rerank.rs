@@ -1,8 +1,9 @@
 //! `/v1/rerank`: texts by how well they answer a question.
 //!
-//! A model that was made to judge documents (Qwen3-Reranker) is asked about each: the score is how likely its "yes" is, from 0 to 1. Of
-//! other models a score is the cosine of two vectors, those of `/v1/embeddings`, between −1 and 1. `scoring` in the answer says which it
-//! is, and in a request asks for one of them.
+//! A cross-encoder (bge-reranker) reads question and text together and scores the pair, from 0 to 1. A model that was made to judge
+//! documents (Qwen3-Reranker) is asked about each: the score is how likely its "yes" is, from 0 to 1. Of other models a score is the
+//! cosine of two vectors, those of `/v1/embeddings`, between −1 and 1. `scoring` in the answer says which it is, and in a request asks
+//! for one of them.
 
 use super::{Answered, Asked, json};
 use crate::app::App;
@@ -11,7 +12,7 @@ use crate::fields::Fields;
 use crate::models::Served;
 use crate::request::jobs::Jobs;
 use crate::route::Caller;
-use kvant_engine::scheduler::Pooling;
+use kvant_engine::scheduler::Score;
 use kvant_engine::{Interrupt, Judge};
 use serde_json::{Value, json as object};
 use std::sync::Arc;
@@ -19,6 +20,8 @@ use std::sync::Arc;
 /// How texts are scored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Scoring {
+    /// By the class that a cross-encoder has for pairs.
+    CrossEncoder,
     /// By how likely a model says "yes" about each.
     YesNo,
     /// By the cosine of vectors.
@@ -28,6 +31,7 @@ enum Scoring {
 impl Scoring {
     fn name(self) -> &'static str {
         match self {
+            Self::CrossEncoder => "cross_encoder",
             Self::YesNo => "yes_no",
             Self::Cosine => "cosine",
         }
@@ -68,8 +72,8 @@ impl RerankRequest {
         let repeats = fields.flag("return_documents")?.unwrap_or(true);
         let scoring = scoring(&mut fields, served)?;
         let instruction = fields.text("instruction")?;
-        if instruction.is_some() && scoring == Scoring::Cosine {
-            // Vectors are made without one.
+        if instruction.is_some() && scoring != Scoring::YesNo {
+            // Vectors and pairs are made without one.
             caller.notes().ignored("instruction".into());
         }
         fields.end()?;
@@ -79,8 +83,20 @@ impl RerankRequest {
 
 /// How this model scores texts, unless the request says how.
 fn scoring(fields: &mut Fields, served: &Served) -> Result<Scoring, ApiError> {
-    let judge = served.handle.engine().judge();
-    match (fields.text("scoring")?.as_deref(), judge) {
+    let engine = served.handle.engine();
+    let asked = fields.text("scoring")?;
+    if engine.is_cross_encoder() {
+        return match asked.as_deref() {
+            None | Some("cross_encoder") => Ok(Scoring::CrossEncoder),
+            Some(other) => {
+                let message = format!(
+                    "scoring is {other:?}, but this model is a cross-encoder: it must be cross_encoder"
+                );
+                Err(ApiError::field("scoring", message).code("unsupported_parameter"))
+            }
+        };
+    }
+    match (asked.as_deref(), engine.judge()) {
         (None, Some(judge)) if judge.is_declared() => Ok(Scoring::YesNo),
         (None | Some("cosine"), _) => Ok(Scoring::Cosine),
         (Some("yes_no"), Some(_)) => Ok(Scoring::YesNo),
@@ -88,8 +104,13 @@ fn scoring(fields: &mut Fields, served: &Served) -> Result<Scoring, ApiError> {
             let message = "scoring is \"yes_no\", but this model does not know the words of such a conversation (ChatML)";
             Err(ApiError::field("scoring", message).code("unsupported_parameter"))
         }
+        (Some("cross_encoder"), _) => {
+            let message = "scoring is \"cross_encoder\", but this model is none";
+            Err(ApiError::field("scoring", message).code("unsupported_parameter"))
+        }
         (Some(other), _) => {
-            Err(ApiError::field("scoring", format!("scoring is {other:?}; it must be yes_no or cosine")))
+            let message = format!("scoring is {other:?}; it must be cross_encoder, yes_no or cosine");
+            Err(ApiError::field("scoring", message))
         }
     }
 }
@@ -99,6 +120,7 @@ pub async fn rerank(Asked { app, caller, mut fields }: Asked) -> Answered {
     let request = Arc::new(RerankRequest::read(fields, &app, &served, &caller)?);
     let name = served.name.clone();
     let (scores, prompt) = match (request.scoring, served.handle.engine().judge().cloned()) {
+        (Scoring::CrossEncoder, _) => compared(&app, &caller, served, &request).await?,
         (Scoring::YesNo, Some(judge)) => judged(&app, &caller, served, judge, &request).await?,
         _ => cosines(&app, &caller, served, &request).await?,
     };
@@ -122,6 +144,29 @@ pub async fn rerank(Asked { app, caller, mut fields }: Asked) -> Answered {
     })))
 }
 
+/// What a cross-encoder makes of each document beside the query, and the tokens that it read.
+async fn compared(
+    app: &App,
+    caller: &Caller,
+    served: Arc<Served>,
+    request: &Arc<RerankRequest>,
+) -> Result<(Vec<f64>, usize), ApiError> {
+    let (model, asked) = (Arc::clone(&served), Arc::clone(request));
+    let encode = move |_: &Interrupt| -> Result<Vec<(Vec<u32>, Score)>, ApiError> {
+        let pair = |text: &String| {
+            let (ids, second) = model.prompts().pair(&asked.query, text)?;
+            Ok((ids, Score::Classes { second }))
+        };
+        asked.documents.iter().map(pair).collect()
+    };
+    let pairs = app.prepare(encode).await??;
+    let count = pairs.len();
+    let (found, prompt) = Jobs::score(served, app.limits(), pairs, caller).await?.vectors(count).await?;
+    let score = |logits: &Vec<f32>| logits.first().map(|&logit| 1.0 / (1.0 + (-f64::from(logit)).exp()));
+    let scores: Option<Vec<f64>> = found.iter().map(score).collect();
+    Ok((scores.ok_or_else(|| ApiError::bad("the model gave no score"))?, prompt))
+}
+
 /// How likely a judge says "yes" about each document, and the tokens that it read.
 async fn judged(
     app: &App,
@@ -131,14 +176,16 @@ async fn judged(
     request: &Arc<RerankRequest>,
 ) -> Result<(Vec<f64>, usize), ApiError> {
     let (model, asked, of) = (Arc::clone(&served), Arc::clone(request), judge.clone());
-    let encode = move |_: &Interrupt| -> Result<Vec<Vec<u32>>, ApiError> {
-        let one =
-            |text: &String| model.prompts().judged(&of, asked.instruction.as_deref(), &asked.query, text);
-        Ok(asked.documents.iter().map(one).collect::<Result<_, _>>()?)
+    let encode = move |_: &Interrupt| -> Result<Vec<(Vec<u32>, Score)>, ApiError> {
+        let one = |text: &String| {
+            let prompt = model.prompts().judged(&of, asked.instruction.as_deref(), &asked.query, text)?;
+            Ok((prompt, Score::Tokens(of.tokens().to_vec())))
+        };
+        asked.documents.iter().map(one).collect()
     };
     let prompts = app.prepare(encode).await??;
     let count = prompts.len();
-    let jobs = Jobs::score(served, app.limits(), prompts, &judge.tokens(), caller).await?;
+    let jobs = Jobs::score(served, app.limits(), prompts, caller).await?;
     let (found, prompt) = jobs.vectors(count).await?;
     let score = |logits: &Vec<f32>| <[f32; 2]>::try_from(logits.as_slice()).map(|logits| judge.score(logits));
     let scores: Result<Vec<f64>, _> = found.iter().map(score).collect();
@@ -160,7 +207,7 @@ async fn cosines(
     };
     let tokens = app.prepare(encode).await??;
     let count = tokens.len();
-    let jobs = Jobs::embed(served, app.limits(), tokens, Pooling::Mean, caller).await?;
+    let jobs = Jobs::embed(served, app.limits(), tokens, None, caller).await?;
     let (vectors, prompt) = jobs.vectors(count).await?;
     let Some((query, rest)) = vectors.split_first() else {
         return Err(ApiError::bad("there is nothing to rank"));

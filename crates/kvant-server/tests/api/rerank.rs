@@ -1,7 +1,10 @@
 //! `/v1/rerank`.
 
 use crate::support::*;
+use kvant_engine::{Arena, Engine, LoadOptions};
+use kvant_model::Checkpoint;
 use serde_json::{Value, json};
+use std::path::Path;
 
 /// A model whose chats are ChatML, and for which "yes" and "no" are tokens.
 fn judge() -> Running {
@@ -42,6 +45,63 @@ fn a_judge_says_how_likely_its_yes_is() {
         .post("/v1/rerank", &json!({"query": "x", "documents": ["y"], "scoring": "yes_no"}))
         .fails(400, "ChatML");
     assert_eq!(error["param"], "scoring");
+}
+
+/// A tiny encoder of the engine's tests.
+fn encoder(name: &str) -> Running {
+    let folder =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../kvant-engine/tests/fixtures/encoders").join(name);
+    let engine = Engine::load(&Checkpoint::open(folder).unwrap(), LoadOptions::default()).unwrap();
+    serve_engine(engine, options(), Default::default(), Arena::new(), None)
+}
+
+#[test]
+fn a_cross_encoder_scores_pairs_and_nothing_else() {
+    let server = encoder("bert_rank");
+    let documents = ["rain and wind", "the mat", "unbelievable cats"];
+    let body = json!({"query": "what falls", "documents": documents});
+    let ranking = server.ask("/v1/rerank", body.clone());
+    assert_eq!(ranking["scoring"], "cross_encoder");
+    let results = ranking["results"].as_array().unwrap();
+    let of = |index: u64| {
+        results.iter().find(|r| r["index"] == index).unwrap()["relevance_score"].as_f64().unwrap()
+    };
+    // The first pair of the fixture, whose logit the formulas gave.
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../kvant-engine/tests/fixtures/encoders/bert_rank");
+    let text = std::fs::read_to_string(Path::new(folder).join("expected.json")).unwrap();
+    let expected: Value = serde_json::from_str(&text).unwrap();
+    let logit = expected[0]["logits"][0].as_f64().unwrap();
+    assert!((of(0) - 1.0 / (1.0 + (-logit).exp())).abs() < 1e-4, "{ranking}");
+    let cosine = json!({"query": "x", "documents": ["y"], "scoring": "cosine"});
+    server.post("/v1/rerank", &cosine).fails(400, "cross-encoder");
+    server.post("/v1/embeddings", &json!({"input": "x"})).fails(400, "cross-encoder");
+    server.post("/v1/completions", &json!({"prompt": "x"})).fails(400, "cross-encoder");
+}
+
+#[test]
+fn an_encoder_gives_vectors_and_cosines_and_no_text() {
+    let server = encoder("bert");
+    let vectors = server.ask("/v1/embeddings", json!({"input": ["the cat", "rain"]}));
+    let vector = |index: usize| -> Vec<f64> {
+        let numbers = vectors["data"][index]["embedding"].as_array().unwrap();
+        numbers.iter().map(|x| x.as_f64().unwrap()).collect()
+    };
+    let near: f64 = vector(0).iter().zip(vector(1)).map(|(a, b)| a * b).sum();
+    let ranking = server.ask("/v1/rerank", json!({"query": "the cat", "documents": ["rain"]}));
+    assert_eq!(ranking["scoring"], "cosine", "a fallback, and the answer says so");
+    assert!((ranking["results"][0]["relevance_score"].as_f64().unwrap() - near).abs() < 1e-6);
+    let named = |pooling: &str| {
+        server.ask("/v1/embeddings", json!({"input": ["the cat"], "pooling": pooling}))["data"].clone()
+    };
+    assert_eq!(named("cls")[0], vectors["data"][0], "as the model's files say");
+    assert_ne!(named("mean")[0], vectors["data"][0]);
+    server.post("/v1/embeddings", &json!({"input": "x", "pooling": "max"})).fails(400, "cls");
+    server.post("/v1/completions", &json!({"prompt": "x"})).fails(400, "encoder");
+    let chat = json!({"messages": [{"role": "user", "content": "x"}]});
+    server.post("/v1/chat/completions", &chat).fails(400, "encoder");
+    server
+        .post("/v1/rerank", &json!({"query": "x", "documents": ["y"], "scoring": "cross_encoder"}))
+        .fails(400, "none");
 }
 
 #[test]

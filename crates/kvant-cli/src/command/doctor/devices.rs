@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::table::Table;
-use kvant_engine::device::{self, DeviceError, DeviceReport, IS_BUILT};
+use kvant_engine::device::{self, DeviceError, DeviceReport, IS_BUILT, Measurements};
 use kvant_engine::memory::bytes;
 use kvant_engine::{DeviceChoice, KvChoice, OpenOptions};
 use kvant_model::{Checkpoint, Description};
@@ -13,10 +13,16 @@ pub fn list(out: &mut dyn Write) -> Result<(), Failure> {
     writeln!(out, "\nGPUs (--device gpu, --device cuda)")?;
     let mut table = Table::plain();
     let found = device::devices();
-    for DeviceReport { name, about, memory, unfit, .. } in &found {
+    let kept = kvant_hub::cache_folder().ok().map(|folder| Measurements::in_folder(&folder));
+    for DeviceReport { name, about, memory, choice, unfit, .. } in &found {
+        let fastest = choice.as_ref().map(|key| kept.as_ref().and_then(|kept| kept.choice(key)));
+        let fastest = fastest.map_or_else(String::new, |found| match found {
+            Some(found) => format!("; measured to be the fastest: {found}"),
+            None => "; the first run measures which kernels are the fastest".to_owned(),
+        });
         let memory = memory.map(|memory| format!(", {} of memory", bytes(memory))).unwrap_or_default();
         let unfit = unfit.as_ref().map(|what| format!("; cannot run kvant: {what}")).unwrap_or_default();
-        table.row([name.clone(), format!("{about}{memory}{unfit}")]);
+        table.row([name.clone(), format!("{about}{memory}{fastest}{unfit}")]);
     }
     match (found.is_empty(), IS_BUILT) {
         (true, false) => table.row([DeviceError::NotBuilt.to_string()]),
@@ -51,6 +57,10 @@ pub fn write(
     choice: DeviceChoice,
     kv: Option<&KvChoice>,
 ) -> Result<(), Failure> {
+    if Description::of(checkpoint)?.encoder.is_some() {
+        // The processor's, whatever there is.
+        return Ok(());
+    }
     let Some(device) = device::open(choice).map_err(Failure::new)? else { return Ok(()) };
     let options = OpenOptions { device: choice, kv: kv.cloned(), ..OpenOptions::default() };
     let name = device.name();

@@ -201,6 +201,10 @@ fn layers(
     }
     table.write(out, 2)?;
 
+    if let Some(encoder) = &description.encoder {
+        writeln!(out, "\n  It gives {}; it runs on CPUs.", encoder.gives())?;
+        return Ok(());
+    }
     let family = FamilyDefault::of(&description);
     let ChosenPolicy { policy, reason, .. } = Plans::new(checkpoint).choose(asked.as_ref(), &description)?;
     let mut table = Table::plain();

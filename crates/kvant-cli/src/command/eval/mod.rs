@@ -14,6 +14,7 @@ use crate::progress;
 use clap::Args;
 use kvant_engine::device::DeviceModel;
 use kvant_engine::{DeviceChoice, LoadOptions, SparseV, StateType};
+use kvant_eval::tasks::trajectory;
 use kvant_eval::{
     Estimate, EvalError, Machine, PassLimits, Report, Score, Setting, Windows, check_context, perplexity,
     text,
@@ -39,11 +40,13 @@ Examples:
   kvant eval model.gguf --kv int4,q4_0 --task lines --ctx 4096
       is a line still found among many?
   kvant eval model.gguf --kv int4,q4_0 --task choice --data hellaswag.jsonl
+  kvant eval model.gguf --kv f16,int4 --task calls --ctx 8k --html calls.html
+      are tools still called correctly after a long transcript?
 
 With --kv every cache is compared with the exact one (f32, with f32
 activations), position by position: the mean KL divergence of the predictions,
-its median, the one that 99.9 % of the positions do not exceed, how often the
-most likely token is the same, and by how much perplexity grows. Bits per value
+its median, the one that 99.9 % of the positions do not exceed, the worst one,
+how often the most likely token is the same, and by how much perplexity grows. Bits per value
 are those of encoded pages with all their scales; the total adds the tokens that
 are kept exactly, and KV is what all of it takes at the end of a window.
 
@@ -54,7 +57,8 @@ run resumes, and a further cache costs only its own windows. Logits are stored i
 figures; --no-keep stores nothing. Each build of kvant uses only its own results.
 
 Tasks count the cases that are right, and those that come out as with the exact
-cache. A line of --data is {\"query\": …, \"choices\": [TEXT, …], \"gold\": N}, or
+cache. Every cache is compared with f16 (where it is named, else f32) case by case,
+with the 95 % interval of a bootstrap by document and the p of McNemar's test. A line of --data is {\"query\": …, \"choices\": [TEXT, …], \"gold\": N}, or
 what HellaSwag (ctx, endings, label) and ARC (question, choices, answerKey) look
 like, or one ending: {\"request\": {\"context\": …, \"continuation\": …}, \"doc_id\": N,
 \"idx\": N, \"label\": N}.";
@@ -172,16 +176,22 @@ pub struct Eval {
     no_keep: bool,
 
     /// Run a task instead of measuring divergence: with the exact cache and those of --kv
-    #[arg(long, value_name = "TASK", conflicts_with_all = ["fast", "speed", "layers", "html"])]
+    #[arg(long, value_name = "TASK", conflicts_with_all = ["fast", "speed", "layers"])]
     task: Option<Task>,
 
-    /// Questions for --task choice: JSON lines with a question, its endings and the right one
+    /// For --task choice: JSON lines with a question, its endings and the right one. For
+    /// --task code: JSON lines with prompt, test and entry_point, as HumanEval has them
     #[arg(long, value_name = "FILE", requires = "task")]
     data: Option<PathBuf>,
 
-    /// Cases of a task [default: 16; for trajectory --chunks]
+    /// Cases of a task [default: 16; for trajectory --chunks]. Several are about one document:
+    /// 10 of needles and calls, 4 of variables, 3 of words
     #[arg(long, value_name = "N", requires = "task", value_parser = cases)]
     cases: Option<usize>,
+
+    /// Tokens to generate in --task trajectory
+    #[arg(long, value_name = "N", requires = "task", default_value_t = trajectory::LENGTH, value_parser = cases)]
+    steps: usize,
 
     #[command(flatten)]
     threads: ThreadOptions,

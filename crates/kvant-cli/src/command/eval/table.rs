@@ -19,6 +19,7 @@ pub fn write(out: &mut dyn Write, rows: &[DivergenceRow]) -> io::Result<()> {
         Right("mean KL ± s.e."),
         Right("median"),
         Right("99.9 %"),
+        Right("worst"),
         Right("top-1 %"),
         Right("ΔPPL % ± s.e."),
     ];
@@ -38,6 +39,7 @@ pub fn write(out: &mut dyn Write, rows: &[DivergenceRow]) -> io::Result<()> {
             format!("{} ± {}", nats(row.kl_mean), nats(row.kl_stderr)),
             nats(row.kl_median),
             nats(row.kl_p999),
+            nats(row.kl_max),
             format!("{:.2}", 100.0 * row.top1),
             format!("{:+.2} ± {:.2}", row.dppl_percent, row.dppl_stderr_percent),
         ];

@@ -10,10 +10,16 @@ use indicatif::ProgressBar;
 use kvant_engine::device::{self, BackendOptions};
 use kvant_engine::{Engine, LoadOptions, Policy};
 use kvant_eval::divergence::{Mode, mode_name};
-use kvant_eval::tasks::{Paired, Score, Step, TaskRow, choice, json, lines::Record, needle, trajectory};
+use kvant_eval::html::TaskPage;
+use kvant_eval::tasks::calls::{self, Transcript};
+use kvant_eval::tasks::lines::{self, Record};
+use kvant_eval::tasks::{
+    Paired, Score, Step, TaskRow, choice, code, json, needle, trajectory, variables, words,
+};
 use kvant_eval::{Score as Scored, Setting, Windows, check_context, text};
 use kvant_model::Checkpoint;
 use std::io::{self, Write};
+use std::path::Path;
 use std::sync::Arc;
 
 /// The cache that others are paired with.
@@ -30,13 +36,25 @@ pub enum Task {
     Lines,
     /// Find a sentence hidden in the text, at the same contexts
     Needle,
+    /// Find ten sentences hidden in one text, at the same contexts
+    Needles,
+    /// Name the variables that have a value, where most are assigned from one another, at the
+    /// same contexts
+    Variables,
+    /// Name the most frequent words of a long list, at the same contexts
+    Words,
     /// Choose the right ending of questions from --data
     Choice,
-    /// Continue windows of the text by 256 tokens, and count how far they agree with the exact
-    /// cache (with int8 activations, rounding alone makes texts diverge)
+    /// Continue windows of the text by --steps tokens, and count how far they agree with the
+    /// exact cache (with int8 activations, rounding alone makes texts diverge)
     Trajectory,
     /// Answer with JSON objects, tool calls among them
     Json,
+    /// Call tools as an agent would after a long transcript, at the same contexts
+    Calls,
+    /// Complete functions from --data (HumanEval), and run their unit tests in a sandbox
+    /// (Linux on x86-64 with python3)
+    Code,
 }
 
 impl Task {
@@ -44,9 +62,14 @@ impl Task {
         match self {
             Self::Lines => "lines",
             Self::Needle => "needle",
+            Self::Needles => "needles",
+            Self::Variables => "variables",
+            Self::Words => "words",
             Self::Choice => "choice",
             Self::Trajectory => "trajectory",
             Self::Json => "json",
+            Self::Calls => "calls",
+            Self::Code => "code",
         }
     }
 }
@@ -75,7 +98,7 @@ impl Eval {
         let caches = self.caches(checkpoint, engine.model())?;
         let mode = match task {
             // What is generated is not there yet when its page would have to be encoded.
-            Task::Trajectory | Task::Json if self.strict => {
+            Task::Trajectory | Task::Json | Task::Calls | Task::Code if self.strict => {
                 return Err(Failure::Usage(format!(
                     "--task {} generates, which --strict cannot",
                     task.name()
@@ -102,6 +125,10 @@ impl Eval {
                 TaskRow::new(task.name(), (name.clone(), mode_name(mode)), context, of, setting.clone())
             }));
         }
+        if let Some(path) = &self.html {
+            std::fs::write(path, TaskPage { rows: &rows }.to_html())
+                .map_err(|e| Failure::new(format!("{}: cannot write the report: {e}", path.display())))?;
+        }
         let mut out = crate::shown::stdout();
         if self.json {
             for row in &rows {
@@ -116,10 +143,21 @@ impl Eval {
     /// Where the cases come from.
     fn asked(&self, task: Task, text: String) -> String {
         match (task, &self.data) {
-            (Task::Choice, Some(path)) => path.display().to_string(),
-            (Task::Lines, _) => "lines made for it".to_owned(),
+            (Task::Choice | Task::Code, Some(path)) => path.display().to_string(),
+            (Task::Lines | Task::Words | Task::Calls, _) => format!("{} made for it", task.name()),
             (Task::Json, _) => "built-in requests".to_owned(),
             _ => text,
+        }
+    }
+
+    /// The file of questions, and what is in it.
+    fn questions(&self, task: Task) -> Result<(&Path, String), Failure> {
+        match &self.data {
+            Some(path) => Ok((path, text::read(path)?)),
+            None => {
+                let message = format!("--task {} needs questions: give them with --data FILE", task.name());
+                Err(Failure::Usage(message))
+            }
         }
     }
 
@@ -158,20 +196,48 @@ impl Eval {
                 };
                 contexts.iter().map(at).collect::<Result<_, _>>()?
             }
-            Task::Choice => {
-                let Some(path) = &self.data else {
-                    return Err(Failure::Usage(
-                        "--task choice needs questions: give them with --data FILE".into(),
-                    ));
+            Task::Needles | Task::Variables | Task::Words => {
+                let at = |&context: &usize| -> Result<Scores, Failure> {
+                    let records = match task {
+                        Task::Needles => {
+                            let count = cases.div_ceil(needle::NEEDLES);
+                            needle::documents(tokenizer, text, context, count, SEED)?
+                        }
+                        Task::Variables => {
+                            let count = cases.div_ceil(variables::CHAINS);
+                            variables::documents(tokenizer, text, context, count, SEED)?
+                        }
+                        _ => words::documents(tokenizer, context, cases.div_ceil(words::ASKED), SEED)?,
+                    };
+                    Ok((Some(context), lines::scores(&records, model, caches, mode, &mut show)?))
                 };
-                let questions = choice::questions(&text::read(path)?, cases)
+                contexts.iter().map(at).collect::<Result<_, _>>()?
+            }
+            Task::Choice => {
+                let (path, text) = self.questions(task)?;
+                let questions = choice::questions(&text, cases)
                     .map_err(|e| Failure::new(format!("{}: {e}", path.display())))?;
                 vec![(None, choice::scores(model, tokenizer, &questions, caches, mode, &mut show)?)]
+            }
+            Task::Code => {
+                let (path, text) = self.questions(task)?;
+                let problems = code::problems(&text, cases)
+                    .map_err(|e| Failure::new(format!("{}: {e}", path.display())))?;
+                vec![(None, code::scores(engine, &problems, caches, &mut show)?)]
+            }
+            Task::Calls => {
+                let at = |&context: &usize| -> Result<Scores, Failure> {
+                    let transcripts = (0..cases.div_ceil(calls::CALLS))
+                        .map(|number| Transcript::new(engine, context, SEED + number as u64))
+                        .collect::<Result<Vec<_>, _>>()?;
+                    Ok((Some(context), calls::scores(engine, &transcripts, caches, &mut show)?))
+                };
+                contexts.iter().map(at).collect::<Result<_, _>>()?
             }
             Task::Trajectory => {
                 let count = self.cases.unwrap_or(self.chunks);
                 let windows = Windows::of_text(tokenizer, text, self.ctx, count, Scored::All)?;
-                vec![(Some(self.ctx), trajectory::scores(model, &windows, caches, &mut show)?)]
+                vec![(Some(self.ctx), trajectory::scores(model, &windows, self.steps, caches, &mut show)?)]
             }
             Task::Json => {
                 let mut prompts = json::prompts();
@@ -189,6 +255,8 @@ fn write(out: &mut dyn Write, rows: &[TaskRow]) -> io::Result<()> {
         Right("cases"),
         Right("right % ± s.e."),
         Right("paired ± s.e."),
+        Right("95 % interval"),
+        Right("p"),
         Right("gained"),
         Right("lost"),
         Right("as exact %"),
@@ -196,6 +264,10 @@ fn write(out: &mut dyn Write, rows: &[TaskRow]) -> io::Result<()> {
     let has_nll = rows.iter().any(|row| row.nll.is_some());
     if has_nll {
         heads.push(Right("nats/token"));
+    }
+    let has_form = rows.iter().any(|row| row.valid.is_some());
+    if has_form {
+        heads.push(Right("valid %"));
     }
     let mut table = Table::new(&heads);
     for row in rows {
@@ -206,16 +278,21 @@ fn write(out: &mut dyn Write, rows: &[TaskRow]) -> io::Result<()> {
             format!("{:.1} ± {:.1}", 100.0 * row.right, 100.0 * row.right_stderr),
         ];
         cells.extend(match &row.paired {
-            Some(Paired { gained, lost, difference, difference_stderr, .. }) => [
-                format!("{:+.1} ± {:.1}", 100.0 * difference, 100.0 * difference_stderr),
-                gained.to_string(),
-                lost.to_string(),
+            Some(paired) => [
+                format!("{:+.1} ± {:.1}", 100.0 * paired.difference, 100.0 * paired.difference_stderr),
+                format!("{:+.1} to {:+.1}", 100.0 * paired.difference_low, 100.0 * paired.difference_high),
+                format!("{:.2}", paired.p_value),
+                paired.gained.to_string(),
+                paired.lost.to_string(),
             ],
-            None => ["-"; 3].map(str::to_owned),
+            None => ["-"; 5].map(str::to_owned),
         });
         cells.push(format!("{:.1}", 100.0 * row.same));
         if has_nll {
             cells.push(row.nll.map_or("-".to_owned(), |nats| format!("{nats:.4}")));
+        }
+        if has_form {
+            cells.push(row.valid.map_or("-".to_owned(), |share| format!("{:.1}", 100.0 * share)));
         }
         table.row(cells);
     }

@@ -84,8 +84,9 @@ impl Inspect {
         let checkpoint = self.rope.on(checkpoint)?;
         let contents = Contents::read(&checkpoint)?;
         let memory = match &contents.description {
-            Ok(description) => Some(self.memory(&checkpoint, description)?),
-            Err(_) => None,
+            Ok(description) if description.encoder.is_none() => Some(self.memory(&checkpoint, description)?),
+            // An encoder keeps nothing.
+            Ok(_) | Err(_) => None,
         };
         let mut out = crate::shown::stdout();
         if self.json {
@@ -207,6 +208,7 @@ impl<'c> Contents<'c> {
         }
         match &self.description {
             Ok(description) => {
+                description.encoder.iter().for_each(|encoder| fact("gives", encoder.gives()));
                 fact("vocabulary", format!("{} tokens", description.vocabulary));
                 fact("context", description.context.map_or("not said".into(), |n| format!("{n} tokens")));
                 let rope = self.checkpoint.rope_override();
@@ -219,7 +221,9 @@ impl<'c> Contents<'c> {
             }
             Err(why) => fact("cannot run", why.clone()),
         }
-        about.chat().into_iter().for_each(|(name, words)| fact(name, words));
+        if !self.description.as_ref().is_ok_and(|of| of.encoder.is_some()) {
+            about.chat().into_iter().for_each(|(name, words)| fact(name, words));
+        }
         for (name, kind) in &about.beside {
             fact("beside it", format!("{name}, {kind}; left out"));
         }
@@ -239,7 +243,7 @@ impl<'c> Contents<'c> {
         }
         types.write(out, 2)?;
 
-        if let Ok(Description { slots, .. }) = &self.description {
+        if let Ok(Description { slots, encoder: None, .. }) = &self.description {
             writeln!(out, "\nKeys and values per token of context")?;
             let mut table = Table::new(&[
                 Left("spec"),
@@ -271,6 +275,9 @@ impl<'c> Contents<'c> {
         for layers in description.layer_summaries() {
             writeln!(out, "  {layers}")?;
         }
+        if description.encoder.is_some() {
+            return Ok(());
+        }
         writeln!(out, "\nKept between tokens")?;
         for (count, words) in description.slot_summaries() {
             writeln!(out, "  {count} × {words}")?;
@@ -299,7 +306,7 @@ impl<'c> Contents<'c> {
             json!({"name": tensor.name(), "type": tensor.dtype().name(), "shape": tensor.shape(),
                    "bytes": tensor.bytes().len()})
         });
-        let kv = description.map(|Description { slots, .. }| {
+        let kv = description.filter(|of| of.encoder.is_none()).map(|Description { slots, .. }| {
             let cost = |cost: Cost| {
                 json!({"spec": cost.spec, "bytes_per_token": cost.bytes.as_ref().ok(),
                        "bits_per_value": cost.bytes.as_ref().ok().map(|b| bits_per_value(*b, slots)),
@@ -310,6 +317,7 @@ impl<'c> Contents<'c> {
         json!({
             "file": self.checkpoint.path(),
             "architecture": self.architecture,
+            "gives": description.and_then(|d| d.encoder.as_ref()).map(|encoder| encoder.gives()),
             "cannot_run": self.description.as_ref().err(),
             "rope_override": Some(self.checkpoint.rope_override()).filter(|rope| !rope.is_empty()).map(ToString::to_string),
             "parameters": self.values(),

@@ -40,8 +40,8 @@ pub struct Ready {
     pub context: usize,
     /// What computes.
     pub device: String,
-    /// How keys and values are kept.
-    pub policy: String,
+    /// How keys and values are kept; none by an encoder.
+    pub policy: Option<String>,
     /// The most bytes of keys and values.
     pub cap: Option<u64>,
     /// The memory of it all, with as many keys and values as there may be.
@@ -118,8 +118,11 @@ impl Loader {
         let opened = open::open_within(&options, room, context)?;
         check_names(name, opened.engine().library())?;
         let empty = opened.shared_cache()?;
-        let (context, policy) = (opened.context(), empty.policy().to_string());
-        let cap = empty.sequence().store().cap().map(|cap| cap as u64);
+        let is_encoder = opened.engine().model().is_encoder();
+        let policy = (!is_encoder).then(|| empty.policy().to_string());
+        let context = opened.context();
+        // An encoder keeps nothing.
+        let cap = empty.sequence().store().cap().filter(|_| !is_encoder).map(|cap| cap as u64);
         let estimate = opened.estimate()?;
         let adapters: u64 =
             opened.engine().library().iter().map(|of| of.applied.adapter.bytes() as u64).sum();
@@ -129,7 +132,8 @@ impl Loader {
             ..estimate
         };
         let device = opened.engine().device().to_owned();
-        let tier = (self.kept)(name).map(|kept| disk(&kept, &opened, &empty)).transpose()?;
+        let tier =
+            (self.kept)(name).filter(|_| !is_encoder).map(|kept| disk(&kept, &opened, &empty)).transpose()?;
         let mut scheduler = Scheduler::new(Arc::clone(opened.engine()), empty, self.work);
         if let Some(tier) = tier {
             scheduler = scheduler.with_disk(tier)?;

@@ -210,8 +210,11 @@ impl Serve {
         let opened = loader.open(&name, None)?;
         let room = opened.cap.map_or("without a limit".to_owned(), |cap| format!("up to {}", bytes(cap)));
         let place = if opened.device == "cpu" { String::new() } else { format!("on {}, ", opened.device) };
-        let (context, policy, sum) = (opened.context, &opened.policy, opened.estimate.sum());
-        let about = format!("{place}contexts of {context} tokens, KV {policy} {room}; memory: {sum}");
+        let (context, sum) = (opened.context, opened.estimate.sum());
+        let about = match &opened.policy {
+            Some(policy) => format!("{place}contexts of {context} tokens, KV {policy} {room}; memory: {sum}"),
+            None => format!("{place}an encoder of texts of {context} tokens; memory: {sum}"),
+        };
         let idle = self.idle.map(Duration::from_secs);
         let address = (self.host.as_str(), self.port);
         let server = Server::bind_on_demand(address, Arc::new(loader), None, idle, options);

@@ -80,6 +80,9 @@ pub async fn show(Asked { app, caller, mut fields }: Asked) -> Answered {
 pub fn capabilities(served: &Served) -> Vec<&'static str> {
     let engine = served.handle.engine();
     let format = engine.chat_format();
+    if engine.model().is_encoder() {
+        return if engine.is_cross_encoder() { vec!["rerank"] } else { vec!["embedding"] };
+    }
     let mut all = vec!["completion", "embedding"];
     // Models whose template knows no tools are told of them in words.
     all.extend(engine.converses().then_some("tools"));

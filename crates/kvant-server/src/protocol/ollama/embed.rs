@@ -7,7 +7,6 @@ use crate::request::jobs::Jobs;
 use crate::request::prompts::{Prompt, prompts};
 use crate::route::{Answered, Asked, Caller, json};
 use kvant_engine::Interrupt;
-use kvant_engine::scheduler::Pooling;
 use serde_json::json as object;
 use std::sync::Arc;
 use std::time::Instant;
@@ -58,5 +57,5 @@ async fn vectors(
     };
     let tokens = app.prepare(encode).await??;
     let count = tokens.len();
-    Jobs::embed(served, app.limits(), tokens, Pooling::Mean, caller).await?.vectors(count).await
+    Jobs::embed(served, app.limits(), tokens, None, caller).await?.vectors(count).await
 }

@@ -90,6 +90,14 @@ typedef enum {
     KVANT_DTYPE_BF16 = 2,
 } kvant_dtype;
 
+// What a codec is for: keys and values are kept in different ways.
+typedef enum {
+    // Keys, which queries score.
+    KVANT_SIDE_KEY = 0,
+    // Values, which are summed up.
+    KVANT_SIDE_VALUE = 1,
+} kvant_side;
+
 // How weights are packed: in groups of 32 along a row, with a scale in f16.
 typedef enum {
     // 4 bits and 16 for the scale of a group: 4.5 bits a weight.
@@ -114,11 +122,18 @@ typedef enum {
     KVANT_POOLING_MEAN = 0,
     // That of the last token, which has seen all others.
     KVANT_POOLING_LAST = 1,
+    // That of the first token (cls), which encoders teach to stand for the text.
+    KVANT_POOLING_FIRST = 2,
+    // As the model's files say; the mean where they do not.
+    KVANT_POOLING_MODEL = 3,
 } kvant_pooling;
 
 // What all sequences of a model share: how their keys and values are kept, the memory they lie in, and what computes. Any
 // number of threads may use it at once.
 typedef struct kvant_cache kvant_cache;
+
+// A codec of one side for heads of one width. Any number of threads may use it at once.
+typedef struct kvant_codec kvant_codec;
 
 // An open model. Any number of threads may use it at once.
 typedef struct kvant_engine kvant_engine;
@@ -171,11 +186,42 @@ typedef struct {
     size_t layer_count;
     // The most tokens that a sequence may hold; 0 for no limit.
     size_t capacity;
-    // The most bytes for the keys and values of all sequences together; 0 for no limit.
+    // The most bytes for the keys and values of all sequences together; 0 for what the machine, or the container, has.
     size_t memory;
     // What computes; NULL is the calling thread alone.
     const kvant_pool *pool;
 } kvant_cache_options;
+
+// Numbers that are read: (rows, heads, dim), where the last are always side by side. This structure never changes.
+//
+// A tensor (heads, tokens, dim), as most frameworks keep one sequence, has a row_stride of dim and a head_stride of tokens times
+// dim.
+typedef struct {
+    // The first number.
+    const void *data;
+    // Numbers from there to the end of the memory: nothing beyond is read.
+    size_t length;
+    // Numbers from a row to the next; 0 for rows without gaps.
+    size_t row_stride;
+    // Numbers from a head to the next; 0 for heads without gaps.
+    size_t head_stride;
+    // A kvant_dtype.
+    int32_t dtype;
+} kvant_rows;
+
+// The same for numbers that are written.
+typedef struct {
+    // The first number.
+    void *data;
+    // Numbers from there to the end of the memory: nothing beyond is written.
+    size_t length;
+    // Numbers from a row to the next; 0 for rows without gaps.
+    size_t row_stride;
+    // Numbers from a head to the next; 0 for heads without gaps.
+    size_t head_stride;
+    // A kvant_dtype.
+    int32_t dtype;
+} kvant_output;
 
 // What can be asked for when a model is opened. Set struct_size to sizeof, everything else to zero, then fill in: zeros, like a
 // NULL in place of the structure, are what `kvant run` does without flags.
@@ -296,37 +342,6 @@ typedef struct {
 // Is told of a generation as it goes, on the thread that called; anything but 0 stops it. It must not throw, longjmp or free the
 // session, and a use of the session gets KVANT_STATUS_BUSY.
 typedef int32_t (*kvant_callback)(const kvant_event *event, void *user);
-
-// Numbers that are read: (rows, heads, dim), where the last are always side by side. This structure never changes.
-//
-// A tensor (heads, tokens, dim), as most frameworks keep one sequence, has a row_stride of dim and a head_stride of tokens times
-// dim.
-typedef struct {
-    // The first number.
-    const void *data;
-    // Numbers from there to the end of the memory: nothing beyond is read.
-    size_t length;
-    // Numbers from a row to the next; 0 for rows without gaps.
-    size_t row_stride;
-    // Numbers from a head to the next; 0 for heads without gaps.
-    size_t head_stride;
-    // A kvant_dtype.
-    int32_t dtype;
-} kvant_rows;
-
-// The same for numbers that are written.
-typedef struct {
-    // The first number.
-    void *data;
-    // Numbers from there to the end of the memory: nothing beyond is written.
-    size_t length;
-    // Numbers from a row to the next; 0 for rows without gaps.
-    size_t row_stride;
-    // Numbers from a head to the next; 0 for heads without gaps.
-    size_t head_stride;
-    // A kvant_dtype.
-    int32_t dtype;
-} kvant_output;
 
 // How scores become weights. Set struct_size to sizeof, everything else to zero, then fill in.
 typedef struct {
@@ -622,6 +637,54 @@ kvant_status kvant_pass_end(kvant_pass *pass);
 
 // Takes back a pass and frees it: the sequences hold what they held before it. NULL is nothing.
 void kvant_pass_abandon(kvant_pass *pass);
+
+/* Page codecs: rows to pages, and attention's inner loops on them */
+
+// Makes the codec that a spec such as "int4" or "k8v4" has for a side (a kvant_side) of heads with dim channels. Codecs that need a
+// plan cannot be had alone.
+kvant_status kvant_codec_new(const char *spec,
+                             int32_t side,
+                             size_t dim,
+                             kvant_codec **codec);
+
+// Tokens of a page; 0 for NULL.
+size_t kvant_codec_page_tokens(const kvant_codec *codec);
+
+// Bytes of a page, everything included; 0 for NULL.
+size_t kvant_codec_page_bytes(const kvant_codec *codec);
+
+// Encodes rows, (tokens, dim), into pages: length is page_bytes for every page_tokens tokens, rounded up. A last page that is not
+// full is filled up with its last row. Heads of the rows given do not matter.
+kvant_status kvant_codec_encode(const kvant_codec *codec, size_t tokens, const kvant_rows *rows, uint8_t *pages, size_t length);
+
+// Decodes pages into out, (tokens, dim). Any bytes decode to something.
+kvant_status kvant_codec_decode(const kvant_codec *codec,
+                                size_t tokens,
+                                const uint8_t *pages,
+                                size_t length,
+                                const kvant_output *out);
+
+// Scores: out, (queries, tokens), gets the products of every query, (queries, dim), with every token, from the pages as they are.
+kvant_status kvant_codec_scores(const kvant_codec *codec,
+                                size_t tokens,
+                                const uint8_t *pages,
+                                size_t length,
+                                size_t count,
+                                const kvant_rows *queries,
+                                const kvant_output *out);
+
+// Sums up: out, (queries, dim), gets for every query the sum of all tokens, each times its weight, (queries, tokens), from the pages
+// as they are.
+kvant_status kvant_codec_accumulate(const kvant_codec *codec,
+                                    size_t tokens,
+                                    const uint8_t *pages,
+                                    size_t length,
+                                    size_t count,
+                                    const kvant_rows *weights,
+                                    const kvant_output *out);
+
+// Frees a codec. NULL is nothing.
+void kvant_codec_free(kvant_codec *codec);
 
 /* Threads, and products with packed weights */
 

@@ -224,9 +224,12 @@ class Engine:
         return self._engine.chat_prompt(json.dumps(_checks.messages(messages)), json.dumps(list(tools)))
 
     def embed(
-        self, texts: str | Sequence[str] | Sequence[Sequence[int]], pooling: Literal["mean", "last"] = "mean"
+        self,
+        texts: str | Sequence[str] | Sequence[Sequence[int]],
+        pooling: Literal["mean", "cls", "last"] | None = None,
     ) -> np.ndarray:
-        """Texts as vectors of length 1, (texts, hidden); for one text a vector."""
+        """Texts as vectors of length 1, (texts, hidden); for one text a vector. `pooling` is how the vectors of tokens become that of a
+        text; without it as the model's files say, and their mean where they do not."""
         if isinstance(texts, str):
             return self._engine.embed([self._ids(texts)], pooling)[0]
         return self._engine.embed([self._ids(text) for text in texts], pooling)

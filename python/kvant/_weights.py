@@ -11,12 +11,14 @@ from ._arrays import floats, rows_of
 
 Precision = Literal["int4", "int8"]
 
-#: Weights that share a scale.
+#: Weights that share a scale, where nothing else is said.
 GROUP = 32
+#: All there are.
+GROUPS = (16, 32, 64)
 
 
 class QuantizedTensor:
-    """Weights, `(rows, columns)`, in groups of 32 with an f16 scale: the bytes of Q4_0 or Q8_0."""
+    """Weights, `(rows, columns)`, in groups with an f16 scale. In groups of 32 their bytes are those of Q4_0 or Q8_0."""
 
     def __init__(self, weights: _kvant.Weights) -> None:
         self._weights = weights
@@ -35,6 +37,11 @@ class QuantizedTensor:
     def precision(self) -> str:
         """`int4` or `int8`."""
         return self._weights.precision
+
+    @property
+    def group_size(self) -> int:
+        """Weights under one scale: 16, 32 or 64."""
+        return self._weights.group
 
     @property
     def nbytes(self) -> int:
@@ -71,19 +78,19 @@ class QuantizedTensor:
 
 
 class Quantizer:
-    """Rounds weights to `int4` or `int8` in groups of 32 along a row."""
+    """Rounds weights to `int4` or `int8` in groups of 16, 32 or 64 along a row; with groups of 16, rows are multiples of 32."""
 
     def __init__(self, precision: Precision = "int4", group_size: int = GROUP) -> None:
         if precision not in ("int4", "int8"):
             raise ValueError(f"precision is {precision!r}; it must be int4 or int8")
-        if group_size != GROUP:
-            raise ValueError(f"group_size is {group_size}; weights are rounded in groups of {GROUP}")
+        if group_size not in GROUPS:
+            raise ValueError(f"group_size is {group_size}; weights are rounded in groups of 16, 32 or 64")
         self.precision: Precision = precision
         self.group_size = group_size
 
     def quantize(self, weights: Any) -> QuantizedTensor:
         """Rounds an array, `(rows, columns)`, in f32, f16 or bf16."""
-        return QuantizedTensor(_kvant.Weights.quantize(*floats(weights, "weights"), self.precision))
+        return QuantizedTensor(_kvant.Weights.quantize(*floats(weights, "weights"), self.precision, self.group_size))
 
     def dequantize(self, weights: QuantizedTensor) -> np.ndarray:
         """The numbers that rounded weights stand for, in f32."""

@@ -5,7 +5,8 @@
     cache = make_prompt_cache(model, kv="int4")
     generate(model, tokenizer, prompt, prompt_cache=cache)
 
-Pages lie in host memory, and attention gets decoded arrays. mlx-lm's ``save_prompt_cache`` and ``load_prompt_cache`` work where this
+Pages lie in host memory. Attention gets decoded arrays, or with ``on_bytes`` reads the pages as they are, by kvant's kernels for
+processors; there is no kernel for Metal. mlx-lm's ``save_prompt_cache`` and ``load_prompt_cache`` work where this
 module was imported. Batches of caches that were made apart (``BatchGenerator``) are not supported: mlx-lm refuses them, because there is no
 ``merge``. Tested with MLX's CPU build on Linux; on a Mac it is untested.
 """
@@ -20,6 +21,7 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
+from mlx_lm.models import base as mlx_base
 from mlx_lm.models import cache as mlx_cache
 from mlx_lm.models.base import create_causal_mask
 
@@ -43,15 +45,16 @@ def make_prompt_cache(
     *,
     threads: int | None = None,
     keep_decoded: bool = False,
+    on_bytes: bool = False,
 ) -> list[Any]:
     """The cache of a model: one `KvantCache` for every layer with keys and values, the model's own for layers with recurrent state.
 
-    `kv` is a spec such as ``int4`` or ``kivi4;recent=128``, or a plan: the path of a ``.kvplan`` file, or its bytes. `keep_decoded` is
-    that of `KvantCache`.
+    `kv` is a spec such as ``int4`` or ``kivi4;recent=128``, or a plan: the path of a ``.kvplan`` file, or its bytes. `keep_decoded`
+    and `on_bytes` are those of `KvantCache`.
     """
     own = mlx_cache.make_prompt_cache(model)
-    layout = _layout(kv, threads, len(own))
-    return [_of_layer(layout, index, layer, keep_decoded) for index, layer in enumerate(own)]
+    layout, how = _layout(kv, threads, len(own)), {"keep_decoded": keep_decoded, "on_bytes": on_bytes}
+    return [_of_layer(layout, index, layer, how) for index, layer in enumerate(own)]
 
 
 def from_prompt_cache(
@@ -60,10 +63,11 @@ def from_prompt_cache(
     *,
     threads: int | None = None,
     keep_decoded: bool = False,
+    on_bytes: bool = False,
 ) -> list[Any]:
     """Compresses what mlx-lm's own caches hold, as after a prompt. Layers with recurrent state stay as they are."""
-    layout = _layout(kv, threads, len(cache))
-    return [_of_layer(layout, index, layer, keep_decoded) for index, layer in enumerate(cache)]
+    layout, how = _layout(kv, threads, len(cache)), {"keep_decoded": keep_decoded, "on_bytes": on_bytes}
+    return [_of_layer(layout, index, layer, how) for index, layer in enumerate(cache)]
 
 
 def _layout(kv: str | PathLike | bytes, threads: int | None, layers: int) -> _kvant.CacheLayout:
@@ -74,12 +78,31 @@ def _layout(kv: str | PathLike | bytes, threads: int | None, layers: int) -> _kv
     return layout
 
 
-def _of_layer(layout: _kvant.CacheLayout, index: int, own: Any, keep_decoded: bool) -> Any:
+def _of_layer(layout: _kvant.CacheLayout, index: int, own: Any, how: dict[str, bool]) -> Any:
     if isinstance(own, mlx_cache.CacheList):
-        return mlx_cache.CacheList(*(_of_layer(layout, index, part, keep_decoded) for part in own.caches))
+        return mlx_cache.CacheList(*(_of_layer(layout, index, part, how) for part in own.caches))
     if isinstance(own, mlx_cache.ArraysCache):
         return own
-    return KvantCache.from_kvcache(own, layout, index, keep_decoded=keep_decoded)
+    return KvantCache.from_kvcache(own, layout, index, **how)
+
+
+class _Held:
+    """What stands for keys and values that stay pages: mlx-lm hands it from the cache to its attention."""
+
+    def __init__(self, cache: KvantCache):
+        self.cache = cache
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"this model asks keys or values for {name!r} between its cache and its attention, and they stay pages: leave on_bytes out"
+        )
+
+
+def _quantized_attention(queries: mx.array, keys: Any, values: Any, scale: float, mask: Any, **kwargs: Any) -> mx.array:
+    """mlx-lm's attention on caches with `bits`, which sends those of kvant to their pages."""
+    if isinstance(keys, _Held):
+        return keys.cache.attend(queries, scale, mask)
+    return _of_mlx(queries, keys, values, scale, mask, **kwargs)
 
 
 class _State(dict):
@@ -103,6 +126,8 @@ class KvantCache(mlx_cache._BaseCache):
         window: The layer's sliding window, its own token included.
         keep_decoded: Keep what attention gets, in layers without a window: each page is decoded once, and not at every step. Steps are
             faster, and memory is that of an uncompressed cache and the pages beside it.
+        on_bytes: Attention reads the pages as they are, on the processor, and nothing is decoded. For causal attention without sink
+            logits; what a model wants besides is refused.
     """
 
     def __init__(
@@ -112,11 +137,18 @@ class KvantCache(mlx_cache._BaseCache):
         window: int | None = None,
         *,
         keep_decoded: bool = False,
+        on_bytes: bool = False,
     ):
+        if keep_decoded and on_bytes:
+            raise ValueError("on_bytes decodes nothing, so there is nothing for keep_decoded to keep: choose one")
         self.layout = _kvant.CacheLayout(kv) if isinstance(kv, str) else kv
         self.layer = layer
         self.window = window
         self.keep_decoded = keep_decoded
+        self.on_bytes = on_bytes
+        if on_bytes:
+            # By these mlx-lm knows a cache whose keys are no arrays. What they say it does not use for ours.
+            self.bits, self.group_size = 0, 0
         self.offset = 0
         #: Tokens that were never held: those before the window of a cache that was taken over.
         self._base = 0
@@ -134,6 +166,7 @@ class KvantCache(mlx_cache._BaseCache):
         layer: int = 0,
         *,
         keep_decoded: bool = False,
+        on_bytes: bool = False,
     ) -> KvantCache:
         """Compresses what a `KVCache` or a `RotatingKVCache` of mlx-lm holds; of a rotating one its window. Other caches are refused."""
         window = None
@@ -145,7 +178,7 @@ class KvantCache(mlx_cache._BaseCache):
             window = cache.max_size
         elif type(cache) is not mlx_cache.KVCache:
             raise ValueError(f"layer {layer} has a {type(cache).__name__}, which KvantCache does not replace")
-        result = cls(kv, layer, window, keep_decoded=keep_decoded)
+        result = cls(kv, layer, window, keep_decoded=keep_decoded, on_bytes=on_bytes)
         if cache.empty():
             return result
         keys, values = cache.keys, cache.values
@@ -165,8 +198,12 @@ class KvantCache(mlx_cache._BaseCache):
             f"kv_bits={bits} is for mlx-lm's own caches, and this one is kept as {self.layout.kv}: leave kv_bits out"
         )
 
-    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Takes keys and values, (batch, kv heads, tokens, channels), and returns all that their queries see, decoded."""
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Any, Any]:
+        """Takes keys and values, (batch, kv heads, tokens, channels), and returns all that their queries see, decoded or, with
+        `on_bytes`, what stands for it."""
+        if self.on_bytes:
+            self._append(keys, values)
+            return _Held(self), _Held(self)
         first = max(self.offset + 1 - self.window, self._base) if self.window else 0
         self._append(keys, values)
         if self.keep_decoded and self.window is None:
@@ -175,6 +212,30 @@ class KvantCache(mlx_cache._BaseCache):
             found = self._decoded(first, keys.dtype, values.dtype)
         self._native.settle()
         return found
+
+    def attend(self, queries: mx.array, scale: float, mask: Any = None) -> mx.array:
+        """Attention of the tokens that came last, (batch, query heads, tokens, channels), on the pages."""
+        rows, heads, tokens, _ = queries.shape
+        self._check_mask(mask, tokens)
+        mx.eval(queries)
+        out = np.empty((rows, heads, tokens, self._shape[2]), np.float32)
+        self._native.attend(queries, out, float(scale))
+        self._native.settle()
+        return mx.array(out).astype(queries.dtype)
+
+    def _check_mask(self, mask: Any, tokens: int) -> None:
+        """Refuses masks that hide anything but the future and what has left the window."""
+        if isinstance(mask, str) and mask == "causal" or mask is None and tokens == 1:
+            return
+        if isinstance(mask, mx.array) and mask.dtype == mx.bool_:
+            held = mask.shape[-1]
+            own = create_causal_mask(tokens, held - tokens, window_size=self.window)
+            if mx.all(mask == own).item():
+                return
+        raise ValueError(
+            f"layer {self.layer}: attention on bytes is causal, and this model asks for another mask (padding, images, packed sequences): "
+            "leave on_bytes out"
+        )
 
     def _append(self, keys: mx.array, values: mx.array) -> None:
         shape = (keys.shape[1], keys.shape[-1], values.shape[-1])
@@ -235,7 +296,9 @@ class KvantCache(mlx_cache._BaseCache):
         if version != VERSION:
             raise ValueError(f"the state of a KvantCache has version {version}, and this kvant reads {VERSION}")
         layout = _kvant.CacheLayout(told["kv"], None if plan is None else _raw(plan), told["threads"])
-        self.__init__(layout, told["layer"], told["window"], keep_decoded=told["keep_decoded"])
+        # States of before there was attention on bytes do not say.
+        how = {"keep_decoded": told["keep_decoded"], "on_bytes": told.get("on_bytes", False)}
+        self.__init__(layout, told["layer"], told["window"], **how)
         if told["shape"] is not None:
             self._open(tuple(told["shape"]))
             self._native.load([_raw(row) for row in rows], self._signature())
@@ -251,6 +314,7 @@ class KvantCache(mlx_cache._BaseCache):
             "layer": self.layer,
             "window": self.window,
             "keep_decoded": self.keep_decoded,
+            "on_bytes": self.on_bytes,
             "shape": self._shape,
             "base": self._base,
             "offset": self.offset,
@@ -274,7 +338,9 @@ class KvantCache(mlx_cache._BaseCache):
 
     def __deepcopy__(self, memo: dict) -> KvantCache:
         """Another cache with the same tokens. Pages are shared; the two go on apart."""
-        twin = KvantCache(self.layout, self.layer, self.window, keep_decoded=self.keep_decoded)
+        twin = KvantCache(
+            self.layout, self.layer, self.window, keep_decoded=self.keep_decoded, on_bytes=self.on_bytes
+        )
         twin.offset, twin._base, twin._shape = self.offset, self._base, self._shape
         if self._native is not None:
             twin._native = self._native.fork()
@@ -331,6 +397,10 @@ def _bytes(data: bytes) -> mx.array:
 def _raw(part: mx.array | bytes) -> bytes:
     return part if isinstance(part, bytes) else np.asarray(part, np.uint8).tobytes()
 
+
+# mlx-lm's attention calls this by its name in its own module, for caches that have `bits`.
+_of_mlx = mlx_base.quantized_scaled_dot_product_attention
+mlx_base.quantized_scaled_dot_product_attention = _quantized_attention
 
 # `load_prompt_cache` looks for the classes of a file among mlx-lm's own.
 mlx_cache.KvantCache = KvantCache

@@ -311,15 +311,15 @@ impl Engine {
         &self,
         py: Python<'py>,
         texts: Vec<Vec<u32>>,
-        pooling: &str,
+        pooling: Option<&str>,
     ) -> PyResult<Bound<'py, PyAny>> {
+        let open = self.open_engine()?;
         let pooling = match pooling {
-            "mean" => Pooling::Mean,
-            "last" => Pooling::Last,
-            other => return Err(bad_value(format!("pooling is {other:?}; it must be mean or last"))),
+            None => open.opened.engine().pooling().map_err(bad_value)?,
+            Some(name) => Pooling::named(name)
+                .ok_or_else(|| bad_value(format!("pooling is {name:?}; it must be mean, cls or last")))?,
         };
         let count = texts.len();
-        let open = self.open_engine()?;
         let waiting = detached(py, || stream::submit_embeddings(open.handle()?, texts, pooling))?;
         let vectors = waiting.collect(py)?;
         let hidden = vectors.first().map_or(0, Vec::len);

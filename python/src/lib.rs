@@ -14,6 +14,7 @@
 //! | `session` | one sequence, step by step |
 //! | `codec` | page codecs on arrays |
 //! | `cache` | the cache of models that run elsewhere, layer by layer |
+//! | `tier` | a cold tier for other engines |
 //! | `weights` | packed weights and their products |
 //! | `convert`, `evaluate`, `plans` | the chores of the command line as functions |
 //!
@@ -32,6 +33,7 @@ mod plans;
 mod score;
 mod session;
 mod stream;
+mod tier;
 mod weights;
 mod work;
 
@@ -48,6 +50,7 @@ fn _kvant(module: &Bound<'_, PyModule>) -> PyResult<()> {
     session::register(module)?;
     codec::register(module)?;
     cache::register(module)?;
+    tier::register(module)?;
     weights::register(module)?;
     convert::register(module)?;
     evaluate::register(module)?;

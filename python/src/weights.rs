@@ -1,4 +1,4 @@
-//! Weights in groups of 32 with an f16 scale, and their products with activations of 8 bits.
+//! Weights in groups of 16, 32 or 64 with an f16 scale, and their products with activations of 8 bits.
 
 use crate::arrays::{self, Bytes, Floats};
 use crate::codec::pool;
@@ -16,16 +16,13 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Weights>()
 }
 
-/// Weights of a group.
-const GROUP: usize = 32;
-
 /// Packed rows, `(rows, columns)`.
 #[pyclass(frozen, module = "kvant._kvant")]
 pub struct Weights {
     dtype: DType,
     rows: usize,
     columns: usize,
-    /// Blocks as a file has them: those of Q4_0 or Q8_0.
+    /// Blocks as a file has them: those of Q4_0 or Q8_0, or kvant's own.
     blocks: Vec<u8>,
     /// In the order that products read, made by the first of them.
     matrix: OnceLock<Result<Matrix, String>>,
@@ -33,7 +30,23 @@ pub struct Weights {
 
 impl Weights {
     fn layout(&self) -> Layout {
-        if self.dtype == DType::Int4G32 { Layout::Q4_0 } else { Layout::Q8_0 }
+        match self.dtype {
+            DType::Int4G16 => Layout::Int4G16,
+            DType::Int4G32 => Layout::Q4_0,
+            DType::Int4G64 => Layout::Int4G64,
+            DType::Int8G16 => Layout::Int8G16,
+            DType::Int8G64 => Layout::Int8G64,
+            _ => Layout::Q8_0,
+        }
+    }
+
+    fn is_wide(&self) -> bool {
+        DType::own(8, self.dtype.own_group()) == Some(self.dtype)
+    }
+
+    /// Bytes of the scales of a block.
+    fn scale_bytes(&self) -> usize {
+        2 * (self.dtype.block_len() / self.dtype.own_group())
     }
 
     fn matrix(&self) -> PyResult<&Matrix> {
@@ -46,24 +59,27 @@ impl Weights {
     }
 
     fn row_bytes(&self) -> usize {
-        self.columns / GROUP * self.dtype.block_bytes()
+        self.columns / self.dtype.block_len() * self.dtype.block_bytes()
     }
 }
 
-fn of_precision(precision: &str) -> PyResult<DType> {
-    match precision {
-        "int4" => Ok(DType::Int4G32),
-        "int8" => Ok(DType::Int8G32),
-        other => Err(bad_value(format!("precision is {other:?}; it must be int4 or int8"))),
-    }
+fn of_precision(precision: &str, group: usize) -> PyResult<DType> {
+    let bits = match precision {
+        "int4" => 4,
+        "int8" => 8,
+        other => return Err(bad_value(format!("precision is {other:?}; it must be int4 or int8"))),
+    };
+    DType::own(bits, group)
+        .ok_or_else(|| bad_value(format!("group_size is {group}; it must be 16, 32 or 64")))
 }
 
-fn check_shape(rows: usize, columns: usize) -> PyResult<()> {
-    if rows > 0 && columns > 0 && columns.is_multiple_of(GROUP) {
+fn check_shape(rows: usize, columns: usize, dtype: DType) -> PyResult<()> {
+    if rows > 0 && columns > 0 && columns.is_multiple_of(dtype.block_len()) {
         return Ok(());
     }
     Err(bad_value(format!(
-        "{rows} rows of {columns} weights: rows must be whole groups of {GROUP}, and not empty"
+        "{rows} rows of {columns} weights: rows must be whole groups of {}, and not empty",
+        dtype.block_len()
     )))
 }
 
@@ -71,12 +87,18 @@ fn check_shape(rows: usize, columns: usize) -> PyResult<()> {
 impl Weights {
     /// Rounds an array, `(rows, columns)`, to `int4` or `int8`.
     #[staticmethod]
-    fn quantize(py: Python<'_>, array: &Bound<'_, PyAny>, kind: &str, precision: &str) -> PyResult<Self> {
+    fn quantize(
+        py: Python<'_>,
+        array: &Bound<'_, PyAny>,
+        kind: &str,
+        precision: &str,
+        group: usize,
+    ) -> PyResult<Self> {
         let array = Floats::of(array, kind)?.expect_axes("weights", "(rows, columns)", 2, 2)?;
-        let dtype = of_precision(precision)?;
+        let dtype = of_precision(precision, group)?;
         let (rows, columns) = (array.shape()[0], array.shape()[1]);
-        check_shape(rows, columns)?;
-        let size = columns / GROUP * dtype.block_bytes();
+        check_shape(rows, columns, dtype)?;
+        let size = columns / dtype.block_len() * dtype.block_bytes();
         let blocks = detached(py, || {
             let mut blocks = vec![0; rows * size];
             let failure = Mutex::new(None);
@@ -102,10 +124,10 @@ impl Weights {
         rows: usize,
         columns: usize,
     ) -> PyResult<Self> {
-        let dtype = of_precision(precision)?;
-        check_shape(rows, columns)?;
+        let dtype = of_precision(precision, 32)?;
+        check_shape(rows, columns, dtype)?;
         let bytes = Bytes::of(blocks, "blocks")?;
-        let want = rows.checked_mul(columns / GROUP * dtype.block_bytes());
+        let want = rows.checked_mul(columns / dtype.block_len() * dtype.block_bytes());
         if want != Some(bytes.as_slice().len()) {
             let got = bytes.as_slice().len();
             return Err(bad_value(format!(
@@ -124,7 +146,13 @@ impl Weights {
     /// `int4` or `int8`.
     #[getter]
     fn precision(&self) -> &'static str {
-        if self.dtype == DType::Int4G32 { "int4" } else { "int8" }
+        if self.is_wide() { "int8" } else { "int4" }
+    }
+
+    /// Weights under one scale.
+    #[getter]
+    fn group(&self) -> usize {
+        self.dtype.own_group()
     }
 
     /// Bytes of all codes and scales.
@@ -142,13 +170,14 @@ impl Weights {
     fn codes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let mut codes = Vec::with_capacity(self.rows * self.columns);
         for block in self.blocks.chunks_exact(self.dtype.block_bytes()) {
-            let stored = &block[2..];
-            match self.dtype {
-                DType::Int4G32 => {
-                    codes.extend(stored.iter().map(|byte| (byte & 15) as i8 - 8));
-                    codes.extend(stored.iter().map(|byte| (byte >> 4) as i8 - 8));
-                }
-                _ => codes.extend(stored.iter().map(|&byte| byte as i8)),
+            let stored = &block[self.scale_bytes()..];
+            if self.is_wide() {
+                codes.extend(stored.iter().map(|&byte| byte as i8));
+                continue;
+            }
+            for run in stored.chunks_exact(16) {
+                codes.extend(run.iter().map(|byte| (byte & 15) as i8 - 8));
+                codes.extend(run.iter().map(|byte| (byte >> 4) as i8 - 8));
             }
         }
         arrays::signed_bytes(py, codes, &[self.rows, self.columns])
@@ -157,8 +186,9 @@ impl Weights {
     /// The scales, `(rows, groups)`.
     fn scales<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let blocks = self.blocks.chunks_exact(self.dtype.block_bytes());
-        let scales = blocks.map(|block| f16::from_le_bytes([block[0], block[1]]).to_f32()).collect();
-        arrays::floats(py, scales, &[self.rows, self.columns / GROUP])
+        let own = blocks.flat_map(|block| block[..self.scale_bytes()].as_chunks().0);
+        let scales = own.map(|&scale| f16::from_le_bytes(scale).to_f32()).collect();
+        arrays::floats(py, scales, &[self.rows, self.columns / self.dtype.own_group()])
     }
 
     /// The numbers they stand for, `(rows, columns)`.

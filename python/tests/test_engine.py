@@ -6,6 +6,7 @@ import json
 import signal
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -167,8 +168,19 @@ def test_vectors_are_means_of_length_one(engine):
     assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
     assert np.array_equal(engine.embed("x"), vectors[2])
     assert not np.allclose(engine.embed(texts, pooling="last"), vectors)
-    with pytest.raises(ValueError, match="mean or last"):
+    with pytest.raises(ValueError, match="mean, cls or last"):
         engine.embed("x", pooling="max")
+
+
+def test_encoders_give_vectors_and_refuse_to_write():
+    folder = Path(__file__).parents[2] / "crates/kvant-engine/tests/fixtures/encoders/bert"
+    with kvant.Engine.open(folder) as encoder:
+        vectors = encoder.embed(["the cat", "rain"])
+        assert vectors.shape == (2, 16) and np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+        assert np.array_equal(encoder.embed("rain", pooling="cls"), vectors[1]), "as 1_Pooling/config.json says"
+        assert not np.allclose(encoder.embed("rain", pooling="mean"), vectors[1])
+        with pytest.raises(ValueError, match="no text"):
+            encoder.generate("the cat", max_tokens=1)
 
 
 def test_scores_are_those_of_logits(engine):

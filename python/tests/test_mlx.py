@@ -14,6 +14,7 @@ import numpy as np  # noqa: E402
 from mlx_lm.generate import BatchGenerator, generate_step, speculative_generate_step  # noqa: E402
 from mlx_lm.models import cache as mlx_cache  # noqa: E402
 from mlx_lm.models import gemma3_text, llama  # noqa: E402
+from mlx_lm.models.base import scaled_dot_product_attention as mlx_scaled  # noqa: E402
 from pages import block  # noqa: E402
 
 from kvant.mlx import KvantCache, from_prompt_cache, make_prompt_cache  # noqa: E402
@@ -208,3 +209,59 @@ def test_what_is_not_supported_is_refused_at_once():
         batch.insert([prompt(5).tolist()] * 2, caches=[make_prompt_cache(network) for _ in range(2)])
         for _ in range(3):
             batch.next()
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma3"])
+def test_attention_on_bytes_is_that_on_decoded_arrays(kind):
+    network = model(kind)
+    exact = answer(network, mlx_cache.make_prompt_cache(network))
+    assert answer(network, make_prompt_cache(network, kv="f32", on_bytes=True)) == exact
+    ids = prompt(180)[None]
+    parts, logits = ((0, 100), (100, 101), (101, 180)), []
+    for kv, on_bytes in (("f32", False), ("int4", False), ("int4", True)):
+        cache = make_prompt_cache(network, kv=kv, on_bytes=on_bytes)
+        logits.append(mx.concatenate([network(ids[:, start:end], cache=cache) for start, end in parts], axis=1))
+        assert [layer.trim(30) for layer in cache] == [30] * len(cache)
+        again = network(ids[:, 150:180], cache=cache)
+        assert mx.abs(again - logits[-1][:, 150:]).max() < 0.05 * mx.abs(again).max()
+    # Each query reads what is near it exactly, which arrays that are decoded for a whole pass cannot do.
+    exact, *others = logits
+    decoded, on_bytes = (mx.abs(other - exact).mean().item() for other in others)
+    assert 0 < on_bytes <= 1.05 * decoded
+
+
+def test_attention_on_bytes_decodes_nothing_and_is_saved(monkeypatch, tmp_path):
+    monkeypatch.setattr(KvantCache, "_decoded", lambda *_: pytest.fail("pages were decoded"))
+    network = model("llama")
+    cache = make_prompt_cache(network, kv="int4", on_bytes=True)
+    network(prompt(162)[None], cache=cache)
+    path = str(tmp_path / "it.safetensors")
+    mlx_cache.save_prompt_cache(path, cache)
+    others = [mlx_cache.load_prompt_cache(path), copy.deepcopy(cache), pickle.loads(pickle.dumps(cache))]
+    expected = network(prompt(3)[None], cache=cache)
+    for other in others:
+        assert all(layer.on_bytes for layer in other) and mx.array_equal(network(prompt(3)[None], cache=other), expected)
+    taken = from_prompt_cache(mlx_cache.make_prompt_cache(network), kv="int4", on_bytes=True)
+    assert all(layer.on_bytes for layer in taken)
+
+
+def test_attention_on_bytes_refuses_what_it_cannot_do():
+    with pytest.raises(ValueError, match="choose one"):
+        KvantCache("int4", keep_decoded=True, on_bytes=True)
+    cache, rows = KvantCache("int4", on_bytes=True), mx.random.normal((1, 1, 8, 64))
+    keys, _ = cache.update_and_fetch(rows, rows)
+    with pytest.raises(AttributeError, match="asks keys or values for 'shape'"):
+        keys.shape  # noqa: B018
+    causal = mx.arange(8)[:, None] >= mx.arange(8)[None]
+    for mask in (None, causal & (mx.arange(8) != 2)[None], mx.zeros((8, 8))):
+        with pytest.raises(ValueError, match="another mask"):
+            cache.attend(rows, 0.125, mask)
+    out = cache.attend(rows, 0.125, causal)
+    with pytest.raises(ValueError, match="the pass has ended"):
+        cache.attend(rows, 0.125, "causal")
+    exact = mx.fast.scaled_dot_product_attention(rows, rows, rows, scale=0.125, mask=causal)
+    assert mx.abs(out - exact).max() < 0.01
+    quantized = mlx_cache.QuantizedKVCache()
+    quantized.update_and_fetch(rows, rows)
+    found = quantized.update_and_fetch(rows, rows)
+    assert mlx_scaled(rows, *found, cache=quantized, scale=0.125, mask=None).shape == rows.shape

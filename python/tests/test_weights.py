@@ -6,9 +6,9 @@ import pytest
 import kvant
 
 
-def naive(weights: np.ndarray, precision: str) -> np.ndarray:
-    """Groups of 32 by the formula: the signed maximum over -8, or the largest over 127; an f16 scale."""
-    groups = weights.reshape(-1, 32).astype(np.float64)
+def naive(weights: np.ndarray, precision: str, group: int) -> np.ndarray:
+    """Groups by the formula: the signed maximum over -8, or the largest over 127; an f16 scale."""
+    groups = weights.reshape(-1, group).astype(np.float64)
     if precision == "int4":
         extreme = groups[np.arange(len(groups)), np.abs(groups).argmax(axis=1)] / -8
         scale = extreme.astype(np.float16).astype(np.float64)[:, None]
@@ -19,24 +19,28 @@ def naive(weights: np.ndarray, precision: str) -> np.ndarray:
     return (codes * scale).reshape(weights.shape)
 
 
-@pytest.mark.parametrize(("precision", "bits"), [("int4", 4.5), ("int8", 8.5)])
-def test_rounding_is_the_formula(precision, bits, rng):
-    weights = rng.standard_normal((5, 96), dtype=np.float32)
-    quantizer = kvant.Quantizer(precision, 32)
+@pytest.mark.parametrize("group", [16, 32, 64])
+@pytest.mark.parametrize(("precision", "width"), [("int4", 4), ("int8", 8)])
+def test_rounding_is_the_formula(precision, width, group, rng):
+    weights = rng.standard_normal((5, 192), dtype=np.float32)
+    quantizer = kvant.Quantizer(precision, group)
     packed = quantizer.quantize(weights)
-    expected = naive(weights, precision)
+    expected = naive(weights, precision, group)
     assert np.allclose(quantizer.dequantize(packed), expected, rtol=1e-6, atol=0)
-    assert packed.shape == (5, 96) and packed.bits_per_value == bits and packed.precision == precision
-    rebuilt = packed.codes.reshape(5, 3, 32) * packed.scales[:, :, None]
-    assert np.array_equal(rebuilt.reshape(5, 96).astype(np.float32), packed.dequantize())
-    same = kvant.QuantizedTensor.from_blocks(packed.blocks, precision, packed.shape)
-    assert np.array_equal(same.dequantize(), packed.dequantize())
+    assert packed.shape == (5, 192) and packed.bits_per_value == width + 16 / group
+    assert packed.precision == precision and packed.group_size == group
+    rebuilt = packed.codes.reshape(5, -1, group) * packed.scales[:, :, None]
+    assert np.array_equal(rebuilt.reshape(5, 192).astype(np.float32), packed.dequantize())
+    if group == 32:
+        same = kvant.QuantizedTensor.from_blocks(packed.blocks, precision, packed.shape)
+        assert np.array_equal(same.dequantize(), packed.dequantize())
     assert np.array_equal(quantizer.quantize(weights.T.copy().T).blocks, packed.blocks)
 
 
+@pytest.mark.parametrize("group", [16, 32, 64])
 @pytest.mark.parametrize("precision", ["int4", "int8"])
-def test_products_are_those_of_rounded_numbers(precision, rng):
-    weights = kvant.Quantizer(precision).quantize(rng.standard_normal((40, 128), dtype=np.float32))
+def test_products_are_those_of_rounded_numbers(precision, group, rng):
+    weights = kvant.Quantizer(precision, group).quantize(rng.standard_normal((40, 128), dtype=np.float32))
     x = rng.standard_normal((3, 2, 128), dtype=np.float32)
     groups = x.reshape(-1, 32).astype(np.float64)
     scale = np.abs(groups).max(axis=1, keepdims=True) / 127
@@ -57,7 +61,7 @@ def test_bad_input(rng):
     nan[2, 40] = np.inf
     cases = [
         (lambda: kvant.Quantizer("int3"), ValueError, "int3"),
-        (lambda: kvant.Quantizer("int4", 64), ValueError, "groups of 32"),
+        (lambda: kvant.Quantizer("int4", 128), ValueError, "16, 32 or 64"),
         (lambda: kvant.Quantizer().quantize(weights[:, :30]), ValueError, "whole groups"),
         (lambda: kvant.Quantizer().quantize(weights[0]), ValueError, "rows, columns"),
         (lambda: kvant.Quantizer().quantize(nan), ValueError, "row 2.*finite"),

@@ -7,6 +7,7 @@ use kvant_attention::{Attention, KvCache};
 use kvant_cache::snapshot::Signature;
 use kvant_cache::{Arena, ArenaOptions, KvShape, Plan, Policy, Sequence, Slots};
 use kvant_engine::KvChoice;
+use kvant_engine::memory::Memory;
 use kvant_threads::Pool;
 use sha2::{Digest, Sha256};
 use std::ffi::c_char;
@@ -41,7 +42,7 @@ pub struct KvantCacheOptions {
     pub layer_count: usize,
     /// The most tokens that a sequence may hold; 0 for no limit.
     pub capacity: usize,
-    /// The most bytes for the keys and values of all sequences together; 0 for no limit.
+    /// The most bytes for the keys and values of all sequences together; 0 for what the machine, or the container, has.
     pub memory: usize,
     /// What computes; NULL is the calling thread alone.
     pub pool: *const KvantPool,
@@ -131,6 +132,15 @@ fn policy(kv: &str) -> Result<Policy, Failure> {
     }
 }
 
+/// The most bytes that pages may take. Without a bound of the caller's a pass that the machine cannot hold would end the program.
+fn memory_cap(asked: usize) -> Option<usize> {
+    if asked > 0 {
+        return Some(asked);
+    }
+    let machine = Memory::read()?;
+    usize::try_from(machine.limit.unwrap_or(machine.total)).ok()
+}
+
 /// Makes a cache.
 ///
 /// # Safety
@@ -164,8 +174,7 @@ pub unsafe extern "C" fn kvant_cache_new(
             })
             .collect();
         let capacity = if asked.capacity == 0 { usize::MAX } else { asked.capacity };
-        let arena =
-            ArenaOptions { cap: (asked.memory > 0).then_some(asked.memory), ..ArenaOptions::default() };
+        let arena = ArenaOptions { cap: memory_cap(asked.memory), ..ArenaOptions::default() };
         let policy = policy(kv.unwrap_or("int4"))?;
         let empty = KvCache::in_arena(policy, &slots, capacity, Arena::with(arena))?;
         let shared = Shared { empty, slots, pool, drivers: Mutex::new(Vec::new()) };

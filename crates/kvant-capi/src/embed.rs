@@ -3,6 +3,7 @@
 use crate::engine::KvantEngine;
 use crate::memory::{borrow, fill, list, out};
 use crate::status::{Failure, KvantStatus, guard};
+use kvant_engine::scheduler::Pooling;
 use kvant_engine::{GenerateError, LoadedModel, PREFILL_CHUNK};
 use kvant_model::{Chunk, Form, Pass};
 
@@ -14,6 +15,10 @@ pub enum KvantPooling {
     Mean = 0,
     /// That of the last token, which has seen all others.
     Last = 1,
+    /// That of the first token (cls), which encoders teach to stand for the text.
+    First = 2,
+    /// As the model's files say; the mean where they do not.
+    Model = 3,
 }
 
 /// Makes a vector of length 1 of a text's tokens: what the last layer makes of them, in one. `pooling` is of kvant_pooling. `length` gets
@@ -38,6 +43,8 @@ pub unsafe extern "C" fn kvant_engine_embed(
         let pooling = match pooling {
             0 => KvantPooling::Mean,
             1 => KvantPooling::Last,
+            2 => KvantPooling::First,
+            3 => KvantPooling::Model,
             other => {
                 return Err(Failure::argument(format!("pooling is {other}, and not one of kvant_pooling")));
             }
@@ -62,6 +69,16 @@ fn embed(opened: &LoadedModel, ids: &[u32], pooling: KvantPooling) -> Result<Vec
     if ids.is_empty() {
         return Err(GenerateError::EmptyPrompt.into());
     }
+    let engine = opened.engine();
+    let pooling = match pooling {
+        KvantPooling::Mean => Pooling::Mean,
+        KvantPooling::First => Pooling::First,
+        KvantPooling::Last => Pooling::Last,
+        KvantPooling::Model => engine.pooling().map_err(|why| Failure::new(KvantStatus::Unsupported, why))?,
+    };
+    if engine.model().is_encoder() {
+        return Ok(engine.embed_text(ids, pooling)?);
+    }
     let mut kv = opened.session()?.into_kv();
     if ids.len() > kv.capacity() {
         let message = format!("the text has {} tokens, but the context holds {}", ids.len(), kv.capacity());
@@ -72,9 +89,10 @@ fn embed(opened: &LoadedModel, ids: &[u32], pooling: KvantPooling) -> Result<Vec
     for tokens in ids.chunks(PREFILL_CHUNK) {
         left -= tokens.len();
         let wanted = match pooling {
-            KvantPooling::Mean => 0..tokens.len(),
-            KvantPooling::Last if left == 0 => tokens.len() - 1..tokens.len(),
-            KvantPooling::Last => 0..0,
+            Pooling::Mean => 0..tokens.len(),
+            Pooling::First if left + tokens.len() == ids.len() => 0..1,
+            Pooling::Last if left == 0 => tokens.len() - 1..tokens.len(),
+            Pooling::First | Pooling::Last => 0..0,
         };
         let chunk = [Chunk::new(tokens, wanted).form(Form::Hidden)];
         let outputs = opened.engine().forward(Pass::new(&chunk), &mut [kv.sequence_mut()]);

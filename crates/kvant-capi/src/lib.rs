@@ -1,8 +1,9 @@
 //! kvant for C and C++: what stands behind `include/kvant.h`.
 //!
 //! The header is made of this crate's comments by cbindgen (`tests/border/header.rs` holds it up to date), and `docs/c.md` is the manual.
-//! Three things can be had apart from one another: the engine ([`kvant_engine_open`], sessions, chat), the compressed cache for an
-//! engine of one's own ([`kvant_cache_new`], sequences, passes), and products with packed weights ([`kvant_matrix_new`]).
+//! Four things can be had apart from one another: the engine ([`kvant_engine_open`], sessions, chat), the compressed cache for an
+//! engine of one's own ([`kvant_cache_new`], sequences, passes), page codecs ([`kvant_codec_new`]), and products with packed weights
+//! ([`kvant_matrix_new`]).
 //!
 //! **Invariant:** no panic crosses the border (`status::guard`), and nothing a caller passes is trusted but pointers that are not
 //! NULL (`memory`).
@@ -11,6 +12,7 @@
 #![deny(missing_docs)]
 
 mod cache;
+mod codec;
 mod embed;
 mod engine;
 mod generate;
@@ -27,6 +29,7 @@ mod session;
 mod status;
 
 pub use cache::*;
+pub use codec::*;
 pub use embed::*;
 pub use engine::*;
 pub use generate::*;

@@ -131,7 +131,7 @@ impl From<PlanError> for Failure {
 impl From<PromptError> for Failure {
     fn from(error: PromptError) -> Self {
         let status = match error {
-            PromptError::NoTemplate => KvantStatus::Unsupported,
+            PromptError::NoTemplate | PromptError::Encoder => KvantStatus::Unsupported,
             _ => KvantStatus::InvalidArgument,
         };
         Self::new(status, error.to_string())

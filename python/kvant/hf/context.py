@@ -103,13 +103,14 @@ def card_of(tensor: torch.Tensor) -> int | None:
 
 
 def stream_of(tensor: torch.Tensor) -> int:
-    """The handle of the stream that torch computes on now, where the tensor lies."""
-    return torch.cuda.current_stream(tensor.device).cuda_stream
+    """The handle of the stream that torch computes on now, where the tensor lies; without an object around it, which takes longer."""
+    return torch._C._cuda_getCurrentRawStream(tensor.get_device())
 
 
-def on_card(tensor: torch.Tensor) -> tuple[int, str, tuple[int, ...], tuple[int, ...]]:
+def on_card(tensor: torch.Tensor) -> tuple[int, str, torch.Size, tuple[int, ...]]:
     """Where a tensor lies on its card; whoever calls holds it as long as that is used."""
-    return tensor.data_ptr(), NAMES.get(tensor.dtype, str(tensor.dtype)), tuple(tensor.shape), tensor.stride()
+    dtype = tensor.dtype
+    return tensor.data_ptr(), NAMES.get(dtype) or str(dtype), tensor.shape, tensor.stride()
 
 
 def layer_of(key: torch.Tensor) -> KvantLayer | None:

@@ -334,17 +334,19 @@ class KvantLayer(CacheLayerMixin):
         pending, held = self._pending, self._kept
         tokens = queries.shape[-2]
         kept = None if pending is None else self._kept_of(mask, tokens)
-        (queries,) = _dense(queries)
+        queries = _dense(queries)
         batch, heads, tokens, _ = queries.shape
-        make = torch.empty if self._kept is None else torch.zeros
-        out = make((batch, tokens, heads, self._dims[1]), dtype=queries.dtype, device=queries.device)
+        make = queries.new_empty if self._kept is None else queries.new_zeros
+        out = make((batch, tokens, heads, dim := self._dims[1]))
+        row = heads * dim
         logits = None if sink_logits is None else sink_logits.detach().float().contiguous()
         try:
             self._run_on_card(
                 stream_of(queries),
                 pending,
                 kept,
-                (on_card(queries), on_card(out.transpose(1, 2))),
+                # (batch, heads, tokens, channels) of the output, as queries are.
+                (place := on_card(queries), (out.data_ptr(), place[1], (batch, heads, tokens, dim), (tokens * row, dim, row, 1))),
                 (scale, soft_cap, None if logits is None else logits.data_ptr()),
                 settles=not self.context.shares_layers,
             )
@@ -366,9 +368,9 @@ class KvantLayer(CacheLayerMixin):
         scores: tuple | None = None,
         settles: bool = True,
     ) -> None:
-        pair = None if keys_values is None else _dense(*keys_values)
+        pair = None if keys_values is None else (_dense(keys_values[0]), _dense(keys_values[1]))
         lent_pair = None if pair is None else (on_card(pair[0]), on_card(pair[1]))
-        held = pair if self._record_past else None
+        held = tuple(t.detach() for t in pair) if pair is not None and self._record_past else None
         self._native.run(stream, lent_pair, queries_out, scores, kept, settles, held)
 
     def _append(self, keys: torch.Tensor, values: torch.Tensor, kept: list[list[int]] | None) -> None:
@@ -426,9 +428,9 @@ class KvantLayer(CacheLayerMixin):
         return self._decoded(self._seen + 1 - self.sliding_window if self.is_sliding else 0)
 
 
-def _dense(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The tensors outside of autograd, with channels side by side as they nearly always are."""
-    return tuple(t.detach() if t.stride(-1) == 1 else t.detach().contiguous() for t in tensors)
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor with channels side by side, as they nearly always are; its address is what is used."""
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
 def copy_states(source: LinearAttentionLayer, target: LinearAttentionLayer) -> None:

@@ -61,13 +61,7 @@ impl CacheLayout {
     #[new]
     #[pyo3(signature = (kv=None, plan=None, threads=None))]
     fn new(kv: Option<&str>, plan: Option<PlanSource>, threads: Option<usize>) -> PyResult<CacheLayout> {
-        let plan = plan.map(PlanSource::read).transpose()?.map(Arc::new);
-        let policy = match (kv, &plan) {
-            (Some(kv), _) => kv.parse().map_err(refused)?,
-            (None, Some(plan)) => plan.policy().clone(),
-            (None, None) => "int4".parse().map_err(refused)?,
-        };
-        let policy = plan.map_or(policy.clone(), |plan| plan.with(&policy));
+        let policy = policy(kv, plan)?;
         let attention = Arc::new(Mutex::new(Attention::new().map_err(refused)?));
         let pool = pool(threads.unwrap_or_else(kvant_threads::processors));
         let shared = Shared { arena: Arena::new(), attention, pool };
@@ -199,9 +193,20 @@ impl CacheLayout {
     }
 }
 
+/// What a spec and a plan say together: a plan alone brings its own policy.
+pub fn policy(kv: Option<&str>, plan: Option<PlanSource>) -> PyResult<Policy> {
+    let plan = plan.map(PlanSource::read).transpose()?.map(Arc::new);
+    let policy = match (kv, &plan) {
+        (Some(kv), _) => kv.parse().map_err(refused)?,
+        (None, Some(plan)) => plan.policy().clone(),
+        (None, None) => "int4".parse().map_err(refused)?,
+    };
+    Ok(plan.map_or(policy.clone(), |plan| plan.with(&policy)))
+}
+
 /// A plan, by the path of its file or by its bytes.
 #[derive(FromPyObject)]
-enum PlanSource {
+pub enum PlanSource {
     Bytes(Vec<u8>),
     Path(PathBuf),
 }

@@ -28,6 +28,8 @@ mod saved;
 mod statistics;
 mod tensor;
 
+pub use layout::{PlanSource, policy};
+
 use crate::error::bad_value as refused;
 use pyo3::prelude::*;
 

@@ -453,3 +453,25 @@ fn the_cap_and_the_capacity_are_kept() {
         free(cache, &[one]);
     }
 }
+
+/// Without a cap such a pass took memory page by page until the machine had none.
+#[test]
+fn a_pass_of_endless_tokens_is_refused_before_any_memory_is_taken() {
+    let cache = cache(c"int4");
+    let one = sequence(cache);
+    pass(cache, &[one], &[5]);
+    // SAFETY: the cache lives.
+    let bytes = || unsafe { kvant_cache_bytes(cache) };
+    let before = bytes();
+    for tokens in [usize::MAX - 5, usize::MAX / 2, 1 << 40] {
+        let mut begun = null_mut();
+        // SAFETY: everything lives.
+        let status =
+            unsafe { kvant_pass_begin(cache, [one.cast_const()].as_ptr(), [tokens].as_ptr(), 1, &mut begun) };
+        fails(status, KvantStatus::OutOfMemory, &["sequence 0", "KV memory is full"]);
+        assert!(begun.is_null() && bytes() == before, "{tokens} tokens");
+    }
+    pass(cache, &[one], &[20]);
+    assert_eq!(len(one), 25);
+    free(cache, &[one]);
+}

@@ -50,3 +50,26 @@ fn a_text_becomes_a_vector_of_length_one() {
     }
     home.free(&[]);
 }
+
+/// An encoder is opened as every model is; its vectors are pooled as its files say.
+#[test]
+fn encoders_give_vectors_too() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../kvant-engine/tests/fixtures/encoders/bert");
+    let path = std::ffi::CString::new(folder).unwrap();
+    let mut engine = null_mut();
+    // SAFETY: everything lives.
+    unsafe {
+        ok(kvant_engine_open(path.as_ptr(), std::ptr::null(), &mut engine));
+        let ids = [2_u32, 5, 9, 3];
+        let (mut length, mut vectors) = (0, [[0.0_f32; 16]; 3]);
+        let poolings = [KvantPooling::Model, KvantPooling::First, KvantPooling::Mean];
+        for (vector, pooling) in vectors.iter_mut().zip(poolings) {
+            let room = (vector.as_mut_ptr(), vector.len());
+            ok(kvant_engine_embed(engine, ids.as_ptr(), 4, pooling as i32, room.0, room.1, &mut length));
+            assert!((vector.iter().map(|x| x * x).sum::<f32>() - 1.0).abs() < 1e-5);
+        }
+        assert_eq!((length, vectors[0]), (16, vectors[1]), "cls, as 1_Pooling/config.json says");
+        assert_ne!(vectors[1], vectors[2]);
+        kvant_engine_free(engine);
+    }
+}

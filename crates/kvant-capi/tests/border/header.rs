@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 
 /// Files with something to export.
-const SOURCES: [&str; 15] = [
+const SOURCES: [&str; 16] = [
     "lib", "status", "engine", "embed", "message", "session", "generate", "sampler", "reply", "pool", "rows",
-    "cache", "sequence", "pass", "matrix",
+    "cache", "sequence", "pass", "codec", "matrix",
 ];
 
 /// Functions by the beginning of their names, in the order of the header.
-const SECTIONS: [(&str, &str); 11] = [
+const SECTIONS: [(&str, &str); 12] = [
     ("kvant_abi_version", "Versions"),
     ("kvant_version", ""),
     ("kvant_error", "Errors"),
@@ -20,6 +20,7 @@ const SECTIONS: [(&str, &str); 11] = [
     ("kvant_cache_", "The compressed cache, for an engine of one's own"),
     ("kvant_sequence_", "Sequences of a cache"),
     ("kvant_pass_", "Forward passes over sequences"),
+    ("kvant_codec_", "Page codecs: rows to pages, and attention's inner loops on them"),
     ("kvant_", "Threads, and products with packed weights"),
 ];
 

@@ -2,6 +2,7 @@
 
 mod any_order;
 mod cache;
+mod codec;
 mod embed;
 mod engine;
 mod header;

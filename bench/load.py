@@ -1,8 +1,9 @@
 """Good and bad clients of one server: python bench/load.py KVANT MODEL MINUTES [options of serve]. Every good answer is compared, byte for byte, with the one that
 the same request got alone. Bad clients send nonsense, grammars that explode and prompts that cannot fit, leave in the middle, or send a byte a
 second; a few hundred connections say nothing at all. Caches are small, so that requests are preempted and prefixes evicted. Printed are
-requests of each kind, statuses, times of good ones, and the memory of the server in each quarter of the time. A wrong answer, a 500 or the end of
-the server ends the program."""
+requests of each kind, statuses, times of good ones, the memory of the server in each quarter of the time, and its heap, each time everybody has
+paused at the end of an eighth: MiB in use, and MiB held once free memory was given back (by bench/preload.c, which needs a C compiler). A wrong
+answer, a 500 or the end of the server ends the program."""
 import collections, json, os, pathlib, random, socket, subprocess, sys, tempfile, threading, time, urllib.error, urllib.request
 
 kvant, model, minutes = sys.argv[1], sys.argv[2], float(sys.argv[3])
@@ -10,9 +11,15 @@ port = 17000 + os.getpid() % 900
 kv_dir = tempfile.mkdtemp(prefix="kvant-load-")
 words = [kvant, "serve", "-m", model, "--port", str(port), "-c", "1024", "--parallel", "4", "--kv-memory", "40M", "--kv-dir", kv_dir, "--kv-dir-size", "60M"]
 log = open(os.environ.get("SERVER_LOG", os.devnull), "w")
-server = subprocess.Popen(words + sys.argv[4:], env=dict(os.environ, KVANT_DEVICE="cpu"), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log)
+preload, fifo = f"{kv_dir}.so", f"{kv_dir}.heap"
+subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", preload, str(pathlib.Path(__file__).parent / "preload.c"), "-ldl"], check=True)
+os.mkfifo(fifo)
+server = subprocess.Popen(words + sys.argv[4:], env=dict(os.environ, KVANT_DEVICE="cpu", LD_PRELOAD=preload, HEAP_FIFO=fifo), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log)
 ends, wrong = None, []
 statuses, done, times = collections.Counter(), collections.Counter(), []
+# Nobody asks while it is not set; so many are asking.
+going, asking = threading.Event(), collections.Counter()
+going.set()
 LONG = "The keeper climbed the stairs and counted them again. "
 
 
@@ -56,9 +63,33 @@ def counted(kind, status, why):
         wrong.append(f"{kind}: a 500 for {why[:300]}")
 
 
+def turn(client):
+    """Waits while everybody pauses; false once there is nothing left to ask."""
+    asking[client] = 0
+    going.wait()
+    asking[client] = int(time.time() < ends and not wrong)
+    return asking[client]
+
+
+def heap():
+    """MiB in use and MiB held, once free memory was given back; nobody asks meanwhile."""
+    going.clear()
+    while sum(asking.values()) and server.poll() is None:
+        time.sleep(0.1)
+    time.sleep(3)
+    out = pathlib.Path(fifo + ".out")
+    out.unlink(missing_ok=True)
+    with open(fifo, "wb") as pipe:
+        pipe.write(b"?")
+    while server.poll() is None and not (out.exists() and out.read_text().endswith("\n")):
+        time.sleep(0.05)
+    going.set()
+    return [round(int(count) / 2**20, 2) for count in out.read_text().split()]
+
+
 def good(seed, known):
     draw = random.Random(seed)
-    while time.time() < ends and not wrong:
+    while turn(seed):
         number = draw.randrange(len(known))
         (path, body), truth = known[number]
         began = time.perf_counter()
@@ -88,7 +119,7 @@ def bombs(draw):
     expressions = "".join(f'e{n}: /(a|b)*a(a|b){{{n}}}/\n' for n in range(2, 14))
     return draw.choice([
         ("/v1/completions", dict(prompt="a", max_tokens=4, grammar=chain)),
-        ("/v1/completions", dict(prompt="a", max_tokens=4, response_format=dict(type="grammar", syntax="lark", grammar="start: e2 e9 e13\n" + expressions))),
+        ("/v1/completions", dict(prompt="a", max_tokens=4, response_format=dict(type="grammar", syntax="lark", definition="start: e2 e9 e13\n" + expressions))),
         ("/v1/chat/completions", dict(messages=[dict(role="user", content="a")], max_tokens=4, response_format=dict(type="json_schema", json_schema=dict(name="x", schema=nested)))),
         ("/v1/completions", dict(prompt="7" * 2_000_000, max_tokens=1)),
         ("/v1/completions", dict(prompt="a", max_tokens=10**12)),
@@ -97,7 +128,7 @@ def bombs(draw):
 
 def bad(seed):
     draw = random.Random(seed)
-    while time.time() < ends and not wrong:
+    while turn(seed):
         kind = draw.choice(["nonsense"] * 4 + ["bombs", "leaves", "half"])
         try:
             if kind in ("nonsense", "bombs"):
@@ -159,10 +190,12 @@ clients = [threading.Thread(target=good, args=(seed, known), daemon=True) for se
 clients += [threading.Thread(target=bad, args=(100 + seed,), daemon=True) for seed in range(4)] + [threading.Thread(target=silent, args=(300,), daemon=True)]
 for client in clients:
     client.start()
-samples = []
+samples, heaps, began = [], [], time.time()
 while time.time() < ends and not wrong and server.poll() is None:
     samples.append(memory()[0])
     time.sleep(1)
+    if time.time() > began + (len(heaps) + 1) * 60 * minutes / 8.1:
+        heaps.append(heap())
 for client in clients:
     client.join(120)
 if server.poll() is not None:
@@ -177,5 +210,5 @@ times.sort()
 at = lambda part: round(times[int(part * (len(times) - 1))], 2) if times else None
 print(json.dumps(dict(minutes=minutes, requests=dict(done), statuses={f"{kind} {status}": count for (kind, status), count in sorted(statuses.items(), key=str)},
                       good_s=dict(p50=at(0.5), p99=at(0.99), most=at(1)), memory_mib=[max(samples[n * quarter:(n + 1) * quarter]) for n in range(4) if samples[n * quarter:]],
-                      wrong=wrong)))
+                      heap_mib=heaps, wrong=wrong)))
 sys.exit(bool(wrong))

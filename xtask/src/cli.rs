@@ -20,11 +20,13 @@ pub enum Command {
     Miri(Vec<String>),
     /// Arguments for `cargo test`.
     Asan(Vec<String>),
+    /// Arguments for `cargo test`.
+    Tsan(Vec<String>),
     Fuzz(FuzzOptions),
     /// Tell us how a GPU fares.
     GpuCheck(GpuCheckOptions),
-    /// Make the archive that is handed out.
-    Dist,
+    /// Make what is handed out, for these triples.
+    Dist(Vec<String>),
     /// Write the bill of materials.
     Sbom,
     /// Bring all tables up to date.
@@ -91,13 +93,21 @@ pub fn parse(args: &[String]) -> Result<Command, String> {
         "aarch64" => Ok(Command::Aarch64(rest.to_vec())),
         "miri" => Ok(Command::Miri(rest.to_vec())),
         "asan" => Ok(Command::Asan(rest.to_vec())),
+        "tsan" => Ok(Command::Tsan(rest.to_vec())),
         "fuzz" => fuzz_options(rest).map(Command::Fuzz),
         "gpu-check" => gpu_check_options(rest).map(Command::GpuCheck),
-        "dist" if rest.is_empty() => Ok(Command::Dist),
+        "dist" => dist_options(rest),
         "sbom" if rest.is_empty() => Ok(Command::Sbom),
-        "dist" | "sbom" => Err(format!("`{name}` stands alone")),
+        "sbom" => Err("`sbom` stands alone".to_string()),
         "ledger" => ledger(rest),
         other => Err(format!("there is no command `{other}`")),
+    }
+}
+
+fn dist_options(args: &[String]) -> Result<Command, String> {
+    match args.iter().find(|arg| !arg.contains('-') || arg.starts_with('-')) {
+        Some(other) => Err(format!("`dist` takes triples such as x86_64-unknown-linux-gnu, not `{other}`")),
+        None => Ok(Command::Dist(args.to_vec())),
     }
 }
 
@@ -224,7 +234,11 @@ cargo xtask miri [ARGS for cargo miri test]
     (tests/memory.rs), and all tests of the pool.
 
 cargo xtask asan [ARGS for cargo test]
-    The kernels with AddressSanitizer (nightly). Default: all tests of the kernel crates.
+    The kernels with AddressSanitizer (nightly), leaks included. Default: all tests of the kernel crates.
+
+cargo xtask tsan [ARGS for cargo test]
+    What runs several threads with ThreadSanitizer (nightly, standard library and all). Default: pool, cache, attention,
+    scheduler, grammars and server.
 
 cargo xtask fuzz [TARGET] [--seconds N]
     cargo-fuzz on one target of fuzz/fuzz_targets, or on each in turn; N seconds each, 60 by default.
@@ -241,9 +255,11 @@ cargo xtask ledger [check | record NAME ROWS.jsonl COMMAND...]
     With check: writes nothing, fails if one differs, and lists pages whose code has changed since. With record: takes the rows that COMMAND printed (kvant eval
     --json, for instance) into docs/results/NAME.json.
 
-cargo xtask dist
-    Everything to hand out in target/dist: the command, kvant.h, libkvant, files for pkg-config and CMake, completions, manual pages and
-    the Python wheel in one .tar.gz, with SHA256SUMS and a bill of materials.
+cargo xtask dist [TRIPLE...]
+    Everything to hand out in target/dist, for this machine or for each TRIPLE: an archive (command, kvant.h, libkvant, pkg-config, CMake,
+    completions, manual pages, a bill of materials), a wheel that carries the command, packages for npm, a Homebrew formula, SHA256SUMS.
+    For Linux by zig: x86_64 and aarch64, -unknown-linux-gnu (glibc 2.17 or newer) and -unknown-linux-musl (static, CPUs alone).
+    KVANT_DIST_URL is the folder on the web where manifests find the archives.
 
 cargo xtask sbom
     Which crates the command and the library are made of, with versions, licences and checksums: CycloneDX, in
@@ -338,8 +354,10 @@ mod tests {
     }
 
     #[test]
-    fn dist_and_sbom_stand_alone() {
-        assert_eq!(parse_line("dist"), Ok(Command::Dist));
+    fn dist_takes_triples_and_sbom_nothing() {
+        assert_eq!(parse_line("dist"), Ok(Command::Dist(vec![])));
+        let musl = "x86_64-unknown-linux-musl";
+        assert_eq!(parse_line(&format!("dist {musl}")), Ok(Command::Dist(vec![musl.to_string()])));
         assert_eq!(parse_line("sbom"), Ok(Command::Sbom));
         assert!(parse_line("dist now").is_err() && parse_line("sbom now").is_err());
     }

@@ -58,8 +58,10 @@ fn main() -> ExitCode {
         Command::Aarch64(args) => step::run_all(vec![steps::aarch64(args)], true),
         Command::Miri(args) => step::run_all(vec![nightly::miri(args)], true),
         Command::Asan(args) => step::run_all(vec![nightly::asan(args)], true),
-        Command::Dist => {
-            step::run_all(vec![step::Step::new("dist", "an archive to hand out", dist::make)], true)
+        Command::Tsan(args) => step::run_all(vec![nightly::tsan(args)], true),
+        Command::Dist(triples) => {
+            let make = move || dist::make(&triples);
+            step::run_all(vec![step::Step::new("dist", "what is handed out", make)], true)
         }
         Command::Sbom => {
             step::run_all(vec![step::Step::new("sbom", "a bill of materials", supply::sbom)], true)

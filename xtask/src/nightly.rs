@@ -1,4 +1,4 @@
-//! What needs the nightly toolchain: Miri, AddressSanitizer and fuzzing.
+//! What needs the nightly toolchain: Miri, sanitizers and fuzzing.
 
 use std::fs;
 use std::path::Path;
@@ -14,6 +14,16 @@ use crate::tally::Tally;
 const MIRI_PROPTEST_CASES: &str = "2";
 /// AddressSanitizer costs about a factor of two.
 const ASAN_PROPTEST_CASES: &str = "64";
+/// ThreadSanitizer costs about a factor of ten.
+const TSAN_PROPTEST_CASES: &str = "4";
+/// Crates whose threads share something, and the tests that run them.
+const TSAN_TESTS: &[(&str, &str)] = &[
+    ("kvant-threads", "--lib"),
+    ("kvant-cache", "--lib --test disk --test files --test prefix --test store"),
+    ("kvant-attention", "--lib --test passes"),
+    ("kvant-engine", "--lib --test scheduler --test grammar"),
+    ("kvant-server", "--lib --test api"),
+];
 /// Of each kernel crate, the tests that are small enough.
 const MIRI_TESTS: &[[&str; 3]] = &[["-p", "kvant-codec", "--test=memory"], ["-p", "kvant-threads", "--lib"]];
 const FUZZ_TARGETS: &str = "fuzz/fuzz_targets";
@@ -32,6 +42,11 @@ pub fn miri(args: Vec<String>) -> Step {
 /// `cargo test` under AddressSanitizer with these arguments; the tests of the kernel crates when there are none.
 pub fn asan(args: Vec<String>) -> Step {
     Step::new("asan", "the kernels under AddressSanitizer", move || run_asan(&args))
+}
+
+/// `cargo test` under ThreadSanitizer with these arguments; what runs several threads when there are none.
+pub fn tsan(args: Vec<String>) -> Step {
+    Step::new("tsan", "threads, scheduler and server under ThreadSanitizer", move || run_tsan(&args))
 }
 
 /// One step for the fuzz target asked for, or one for each.
@@ -85,6 +100,41 @@ pub fn run_asan(args: &[String]) -> Outcome {
     .env("RUSTFLAGS", "-Zsanitizer=address")
     .env_default("PROPTEST_CASES", ASAN_PROPTEST_CASES)
     .run()
+}
+
+/// As [`tsan`].
+pub fn run_tsan(args: &[String]) -> Outcome {
+    needs::nightly(&["rust-src"])?;
+    let host = needs::host_triple()?;
+    let test = |args: &[&str]| {
+        // The standard library is built with it too: its locks and channels are what orders memory.
+        nightly_cargo(&[
+            "test",
+            "--no-fail-fast",
+            "-Zbuild-std",
+            "--target",
+            &host,
+            "--target-dir",
+            "target/tsan",
+        ])
+        .args(args)
+        .env("RUSTFLAGS", "-Zsanitizer=thread")
+        .env_default("PROPTEST_CASES", TSAN_PROPTEST_CASES)
+        .run()
+    };
+    if !args.is_empty() {
+        return test(&args.iter().map(String::as_str).collect::<Vec<_>>());
+    }
+    let mut ran = Tally::default();
+    for &(name, tests) in TSAN_TESTS {
+        ran += test(&["-p", name].into_iter().chain(tests.split(' ')).collect::<Vec<_>>())?;
+    }
+    Ok(ran)
+}
+
+/// The crates that [`tsan`] is about.
+pub fn tsan_crates() -> Vec<&'static str> {
+    TSAN_TESTS.iter().map(|(name, _)| *name).collect()
 }
 
 /// Builds every fuzz target and runs each for a short while.

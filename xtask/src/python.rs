@@ -24,6 +24,8 @@ const HF_LIST: &str = "python/tests/requirements-hf.txt";
 const ONE_THREAD: (&str, &str) = ("OMP_NUM_THREADS", "1");
 const MLX: &str = "target/python-mlx";
 const MLX_LIST: &str = "python/tests/requirements-mlx.txt";
+const TIERS: &str = "target/python-tiers";
+const TIERS_LIST: &str = "python/tests/requirements-tiers.txt";
 const RAY: &str = "target/python-ray";
 const RAY_LIST: &str = "python/tests/requirements-ray.txt";
 
@@ -45,13 +47,13 @@ pub fn test() -> Outcome {
 
 /// The cache for transformers, with five architectures.
 pub fn test_hf() -> Outcome {
-    let python = installed_with_torch(Build::WithTests)?;
+    let python = installed_with_torch(HF, HF_LIST, Build::WithTests)?;
     pytest_call(&python, &["python/tests/test_hf.py"]).env(ONE_THREAD.0, ONE_THREAD.1).run()
 }
 
 /// The same with every kind of attention layer.
 pub fn test_hf_wide() -> Outcome {
-    let python = installed_with_torch(Build::Release)?;
+    let python = installed_with_torch(HF, HF_LIST, Build::Release)?;
     let tests = ["python/tests/test_hf.py", "python/tests/test_hf_wide.py"];
     pytest_call(&python, &tests).env(ONE_THREAD.0, ONE_THREAD.1).env("KVANT_WIDE", "1").run()
 }
@@ -60,6 +62,13 @@ pub fn test_hf_wide() -> Outcome {
 pub fn test_mlx() -> Outcome {
     let python = installed(MLX, MLX_LIST, Build::Release)?;
     pytest(&python, &["python/tests/test_mlx.py"])
+}
+
+/// The cold tier, with the classes of vLLM, SGLang and LMCache.
+pub fn test_tiers() -> Outcome {
+    let python = installed_with_torch(TIERS, TIERS_LIST, Build::Release)?;
+    let tests = ["python/tests/test_tier.py", "python/tests/test_tiers.py"];
+    pytest_call(&python, &tests).env(ONE_THREAD.0, ONE_THREAD.1).run()
 }
 
 /// Replicas and batches, with the real Ray on this machine.
@@ -95,9 +104,9 @@ pub fn run_notebook() -> Outcome {
     }
 }
 
-/// A Python with torch and transformers. Torch's wheel wants libraries of CUDA: 4 GB, which are not fetched.
-fn installed_with_torch(build: Build) -> Result<String, Trouble> {
-    let python = installed(HF, HF_LIST, build)?;
+/// A Python with torch among its packages. Torch's wheel wants libraries of CUDA: 4 GB, which are not fetched.
+fn installed_with_torch(folder: &str, requirements: &str, build: Build) -> Result<String, Trouble> {
+    let python = installed(folder, requirements, build)?;
     if call(&python, ["-c", "import torch"]).probe().is_none() {
         needs::packages(capi::GCC)?;
         call(&python, ["python/tests/without_cuda.py"]).run()?;

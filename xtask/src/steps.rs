@@ -171,6 +171,12 @@ pub fn or_kernel_tests(args: &[String], selection: &str) -> Vec<String> {
     }
 }
 
+/// The command before a program for 64-bit ARM that runs it here.
+pub fn arm_emulator() -> Result<Vec<String>, Trouble> {
+    needs::packages(ARM_PACKAGES)?;
+    Ok(words(ARM_RUNNER))
+}
+
 fn aarch64_quick() -> Outcome {
     let [vocabulary, oracles] = ARM_QUICK.map(words);
     let skipped = ARM_SLOW.iter().flat_map(|name| ["--skip", name]).map(str::to_owned);

@@ -4,6 +4,8 @@ use super::chart;
 
 /// Lines of a page of results.
 const LINES: usize = 80;
+/// Words of the README, tables included.
+const WORDS: usize = 600;
 /// Characters of a paragraph or a point of a list.
 const PARAGRAPH: usize = 420;
 
@@ -25,6 +27,27 @@ pub fn check(page: &str) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// Fails for a README that takes more than a minute or two. Code, addresses of links and marks for the ledger are not read.
+pub fn first_page(text: &str) -> Result<(), String> {
+    let (mut count, mut in_code) = (0, false);
+    for line in text.lines() {
+        in_code ^= line.starts_with("```");
+        if in_code || line.starts_with("<!--") {
+            continue;
+        }
+        let shown = line.split("](").enumerate().map(|(part, text)| match part {
+            0 => text,
+            _ => text.split_once(')').map_or("", |(_, rest)| rest),
+        });
+        let words = shown.flat_map(str::split_whitespace).filter(|word| word.contains(char::is_alphanumeric));
+        count += words.count();
+    }
+    match count > WORDS {
+        true => Err(format!("README.md has {count} words, {WORDS} at most")),
+        false => Ok(()),
+    }
 }
 
 /// Fails for a picture on a page that no chart draws. `drawn` are the paths of all charts.
@@ -51,6 +74,15 @@ mod tests {
         assert!(check(&format!("- {long}")).unwrap_err().contains("a paragraph of"));
         assert!(check(&"x\n".repeat(LINES + 1)).unwrap_err().contains("81 lines"));
         assert_eq!(check(&"x\n".repeat(LINES)), Ok(()));
+    }
+
+    #[test]
+    fn a_long_readme_is_refused() {
+        let text = |words: usize| {
+            format!("# [a](b c d) - |\n```\nx y z\n```\n<!-- x y -->\n{}", "word ".repeat(words))
+        };
+        assert_eq!(first_page(&text(WORDS - 1)), Ok(()));
+        assert!(first_page(&text(WORDS)).unwrap_err().contains("601 words"));
     }
 
     #[test]

@@ -49,6 +49,9 @@ pub fn stale() -> Result<Vec<Fresh>, String> {
     if let Some(name) = names.iter().find(|name| !index.contains(&format!("({FOLDER}/{name}.md)"))) {
         return Err(format!("{INDEX} has no index of the topic of {name}.json"));
     }
+    if let Some((text, _)) = files.iter().find(|(_, path)| path == "README.md") {
+        limits::first_page(text)?;
+    }
     for (text, path) in &files {
         limits::pictures(path, text, &pictures)?;
     }

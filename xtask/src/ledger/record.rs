@@ -45,6 +45,7 @@ fn fresh(name: &str) -> Value {
             column("mean KL", "{kl_mean:g} ± {kl_stderr:g}"),
             column("median KL", "{kl_median:g}"),
             column("99.9 % KL", "{kl_p999:g}"),
+            column("worst KL", "{kl_max:g}"),
             column("top-1", "{top1:.1%}"),
             column("ΔPPL", "{dppl_percent:+.2} %"),
         ]}}

@@ -59,6 +59,22 @@ pub const NAMED: &[Named] = &[
         run: || nightly::run_asan(&[]),
     },
     Named {
+        name: "tsan",
+        about: "threads, scheduler and server under ThreadSanitizer",
+        covers: || crates(&nightly::tsan_crates()),
+        run: || nightly::run_tsan(&[]),
+    },
+    Named {
+        name: "models",
+        about: "pool, pages, scheduler and disk writer in every order of their threads (loom)",
+        covers: || {
+            let mut folders = crates(&["kvant-threads", "kvant-cache", "kvant-engine"]);
+            folders.push("loom".to_string());
+            folders
+        },
+        run: || cargo(["run", "--release", "--manifest-path", "loom/Cargo.toml"]).run(),
+    },
+    Named {
         name: "valgrind",
         about: "the examples in C and C++ under valgrind",
         covers: || {
@@ -171,6 +187,12 @@ pub const NAMED: &[Named] = &[
         run: python::test_mlx,
     },
     Named {
+        name: "tiers",
+        about: "the cold tier, with the classes of vLLM, SGLang and LMCache",
+        covers: python_folders,
+        run: python::test_tiers,
+    },
+    Named {
         name: "ray",
         about: "replicas and batches, with the real Ray",
         covers: python_folders,
@@ -190,9 +212,9 @@ pub const NAMED: &[Named] = &[
     },
     Named {
         name: "dist",
-        about: "the archive of everything to hand out",
-        covers: || ["crates", "python", "include", "examples"].map(str::to_string).to_vec(),
-        run: dist::make,
+        about: "archives, wheel, npm's packages and container, each made and tried in a clean place",
+        covers: || ["crates", "python", "include", "examples", "packaging"].map(str::to_string).to_vec(),
+        run: dist::clean::check,
     },
     Named {
         name: "lm-eval",

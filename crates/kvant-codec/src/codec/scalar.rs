@@ -204,7 +204,10 @@ pub(super) fn build(build: &Build<'_>) -> Result<Box<dyn PageCodec>, BuildError>
     let joined =
         joins.then(|| MixedWidth::new(&format.spans, with_tier!(build.tier, S => <S as Simd>::BYTE_CENTRE)));
     Ok(Box::new(ScalarCodec {
-        few: decode_attention::suit(&format),
+        few: match &joined {
+            Some(_) => decode_attention::suits_mixed(&format),
+            None => decode_attention::suit(&format),
+        },
         levels: format.spans.iter().map(|span| levels(span.bits)).collect(),
         format: Arc::new(format),
         basis,
@@ -362,9 +365,10 @@ impl PageCodec for ScalarCodec {
         unsafe {
             let (joined, pages, scores) = (self.joined.as_ref(), Pages::new(page, next), scores.as_mut_ptr());
             match self.format.side {
-                Side::Key if self.are_few(query.heads()) => {
-                    (self.kernels.decode_scores)(&self.format, query, pages, scores)
-                }
+                Side::Key if self.are_few(query.heads()) => match joined {
+                    Some(widths) => (self.kernels.mixed_scores)(&self.format, widths, query, pages, scores),
+                    None => (self.kernels.decode_scores)(&self.format, query, pages, scores),
+                },
                 Side::Key => (self.kernels.scores)(&self.format, joined, query, pages, scores),
                 Side::Value => (self.kernels.row_major_scores)(&self.format, query, pages, scores),
             }

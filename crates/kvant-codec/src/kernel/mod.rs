@@ -153,6 +153,8 @@ entries! {
     accumulate<'a>(format: &'a PackedFormat, weights: *const f32, pages: Pages, sums: &'a mut Accumulator) -> ()
         = accumulate::accumulate;
     decode_scores<'a>(format: &'a PackedFormat, query: &'a Query, pages: Pages, out: *mut f32) -> () = decode_attention::scores;
+    mixed_scores<'a>(format: &'a PackedFormat, widths: &'a MixedWidth, query: &'a Query, pages: Pages, out: *mut f32) -> ()
+        = decode_attention::mixed_scores;
     few_sums<'a>(format: &'a PackedFormat, weights: *const f32, pages: Pages, sums: &'a mut Accumulator) -> ()
         = decode_attention::accumulate;
     finish<'a>(basis: &'a Basis, sums: &'a Accumulator, out: *mut f32) -> () = basis::finish;

@@ -151,6 +151,14 @@ impl Case {
             .unwrap_or_else(|e| panic!("{self:?}: {e}"))
     }
 
+    /// With a plan of other widths, one for every row of channels.
+    pub fn codec_of_widths(&self, tier: Tier, widths: &[u8]) -> Box<dyn PageCodec> {
+        let calibration = Calibration { widths: Some(widths.to_vec()), ..self.plan().calibration.clone() };
+        self.spec
+            .build_with(self.side, self.dim, &calibration, tier)
+            .unwrap_or_else(|e| panic!("{self:?}, {widths:?}: {e}"))
+    }
+
     /// On the fastest tier.
     pub fn best(&self) -> Box<dyn PageCodec> {
         self.codec(Tier::available().last().unwrap())

@@ -3,7 +3,7 @@
 use crate::case::{Case, DIMS, PARTS, SIDES, encoded, taken, taken_of_many};
 use crate::random::{Kind, Random};
 use crate::trial::{Trial, scores, sums};
-use kvant_codec::{Accumulator, Query, Side, Tier};
+use kvant_codec::{Accumulator, PageCodec, Query, Side, Tier};
 use proptest::prelude::*;
 
 /// Both attention verbs of one page on every tier.
@@ -132,24 +132,43 @@ fn a_head_has_the_same_bits_alone_and_among_many() {
 /// Fewer than sixteen heads have kernels of their own over pages of one width.
 #[test]
 fn a_few_heads_have_the_bits_that_many_have() {
-    const MANY: usize = 19;
     let parts = [("ch4", Side::Key), ("ch8", Side::Key), ("rot4g32", Side::Value), ("sym8g32", Side::Value)];
     for (part, side) in parts {
-        for (dim, tier) in
-            [64, 128].into_iter().flat_map(|dim| Tier::available().map(move |tier| (dim, tier)))
-        {
-            let (case, mut random) = (Case::new(part, side, dim), Random::new(dim as u64));
-            let codec = case.codec(tier);
-            let tokens = codec.page_tokens();
-            let page = encoded(&*codec, &Kind::Gaussian.rows(tokens, dim, &mut random));
-            let (queries, weights) = (random.gaussians(MANY * dim), random.weights(MANY, tokens));
-            let (scored, summed) = (scores(&*codec, &queries, &page), sums(&*codec, &weights, &page));
-            for heads in 1..16 {
-                let few = scores(&*codec, &queries[..heads * dim], &page);
-                assert_eq!(few, scored[..heads * tokens], "scores of {heads} heads, {tier}: {case:?}");
-                let few = sums(&*codec, &weights[..heads * tokens], &page);
-                assert_eq!(few, summed[..heads * dim], "sums of {heads} heads, {tier}: {case:?}");
-            }
+        for dim in [64, 128] {
+            let case = Case::new(part, side, dim);
+            few_are_as_many(&case, |tier| case.codec(tier));
+        }
+    }
+}
+
+/// And over keys of several widths: of one byte and of two, also in one vector of channels, of none, and of one byte alone.
+#[test]
+fn a_few_heads_have_the_bits_that_many_have_over_keys_of_several_widths() {
+    for (part, dims) in [("klt", &[48, 64, 72, 80, 96, 128][..]), ("klt:p64", &[64, 128])] {
+        for dim in dims {
+            let case = Case::new(part, Side::Key, *dim);
+            few_are_as_many(&case, |tier| case.codec(tier));
+            let narrow: Vec<u8> = (0..dim / 8).map(|row| [4, 3, 2, 1][4 * row / (dim / 8)]).collect();
+            few_are_as_many(&case, |tier| case.codec_of_widths(tier, &narrow));
+        }
+    }
+}
+
+/// Holds the scores and sums of one head to fifteen to those of the same heads among nineteen, on every tier.
+fn few_are_as_many(case: &Case, codec: impl Fn(Tier) -> Box<dyn PageCodec>) {
+    const MANY: usize = 19;
+    for tier in Tier::available() {
+        let (codec, dim) = (codec(tier), case.dim);
+        let mut random = Random::new(dim as u64);
+        let tokens = codec.page_tokens();
+        let page = encoded(&*codec, &Kind::Gaussian.rows(tokens, dim, &mut random));
+        let (queries, weights) = (random.gaussians(MANY * dim), random.weights(MANY, tokens));
+        let (scored, summed) = (scores(&*codec, &queries, &page), sums(&*codec, &weights, &page));
+        for heads in 1..16 {
+            let few = scores(&*codec, &queries[..heads * dim], &page);
+            assert_eq!(few, scored[..heads * tokens], "scores of {heads} heads, {tier}: {case:?}");
+            let few = sums(&*codec, &weights[..heads * tokens], &page);
+            assert_eq!(few, summed[..heads * dim], "sums of {heads} heads, {tier}: {case:?}");
         }
     }
 }

@@ -1,4 +1,5 @@
-//! A few heads over pages of 64 tokens whose codes all have four bits, or all eight: decoding with `int4`, `int8` and `k8v4`.
+//! A few heads over pages of 64 tokens whose codes all have four bits, or all eight: decoding with `int4`, `int8` and `k8v4`. And over keys
+//! of several widths, which plans have ([`mixed`]).
 //!
 //! A decode step brings one token: with grouped-query attention four or eight query heads meet a page, and that is all the work a page gets.
 //! The general kernels spend most of it around the products. These have the same steps in the same order, so the bits are the same, and
@@ -34,9 +35,11 @@
 //! caches that people run; every other format, and a batch that brings sixteen heads to a page, takes the general kernels. Whatever
 //! changes in `scores` or `accumulate` changes here too: the test `a_few_heads_have_the_bits_that_many_have` compares them on every tier.
 
+mod mixed;
 mod scores;
 mod sums;
 
+pub(super) use mixed::scores as mixed_scores;
 pub(super) use scores::scores;
 pub(super) use sums::accumulate;
 
@@ -48,6 +51,9 @@ use std::ops::Range;
 
 /// Tokens of a page.
 const TOKENS: usize = 4 * LANES;
+
+/// Vectors of a page's tokens.
+const TILES: usize = TOKENS / LANES;
 
 /// Heads that are worked on at once at most.
 const HEADS: usize = 4;
@@ -79,6 +85,16 @@ pub(crate) fn suit(format: &PackedFormat) -> bool {
         && even
         && matches!(width, Some(4 | 8))
         && format.tokens == TOKENS
+        && format.scales == ScaleFormat::F16
+}
+
+/// Whether the kernel for channels of several widths reads pages of the format.
+pub(crate) fn suits_mixed(format: &PackedFormat) -> bool {
+    let PackedFormat { channel_scale, channel_zero, token_scale, token_zero, .. } = format;
+    let arrays = [channel_scale, channel_zero, token_scale, token_zero].map(Option::is_some);
+    arrays == [true, true, false, false]
+        && format.coded <= mixed::CHANNELS
+        && format.tokens.is_multiple_of(TOKENS)
         && format.scales == ScaleFormat::F16
 }
 

@@ -1,6 +1,6 @@
 //! q·k of a few heads.
 
-use super::{HEADS, Lines, TOKENS, row, start, unit};
+use super::{HEADS, Lines, TILES, TOKENS, row, start, unit};
 use crate::format::PackedFormat;
 use crate::kernel::round::{self, Folded, planes};
 use crate::kernel::scores::{combine, dot, seen_centre};
@@ -9,9 +9,6 @@ use crate::pack::unpack;
 use kvant_simd::{LANES, Simd, Work};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
-
-/// Vectors of a page's tokens.
-const TILES: usize = TOKENS / LANES;
 
 /// What every block of heads reads.
 #[derive(Clone, Copy)]

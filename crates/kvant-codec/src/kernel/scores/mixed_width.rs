@@ -30,6 +30,14 @@ pub(crate) struct MixedWidth {
     seen: Vec<f32>,
 }
 
+/// What is known of a vector of channels: sixteen floats each.
+pub(in crate::kernel) struct WidthsOf {
+    pub parts: *const f32,
+    pub whole: *const f32,
+    pub centres: *const f32,
+    pub seen: *const f32,
+}
+
 impl MixedWidth {
     /// For neighbouring channels of these spans; `byte_centre` is that of the tier.
     pub(crate) fn new(spans: &[Span], byte_centre: i32) -> MixedWidth {
@@ -53,6 +61,31 @@ impl MixedWidth {
         joined.centres.resize(padded, 0.0);
         joined.seen.resize(padded, 0.0);
         joined
+    }
+
+    /// Channels, padded to whole vectors.
+    #[inline(always)]
+    pub(in crate::kernel) fn channels(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// Channels whose codes are wide, the first ones.
+    #[inline(always)]
+    pub(in crate::kernel) fn wide(&self) -> usize {
+        self.wide
+    }
+
+    /// What is known of the vector of channels from `c` on.
+    #[inline(always)]
+    pub(in crate::kernel) fn of(&self, c: usize) -> WidthsOf {
+        debug_assert!(c < self.channels());
+        let at = |numbers: &[f32]| numbers.as_ptr().wrapping_add(c);
+        WidthsOf {
+            parts: at(&self.parts),
+            whole: at(&self.whole),
+            centres: at(&self.centres),
+            seen: at(&self.seen),
+        }
     }
 }
 

@@ -96,11 +96,12 @@ const ARM_QUICK: [&str; 2] =
     ["-p kvant-simd -p kvant-weights --tests", "-p kvant-codec -p kvant-attention --test proof --"];
 /// Tests of the latter that take minutes there and test nothing of the instruction set: threads and batches of long sequences. The
 /// step `aarch64-wide` runs them.
-const ARM_SLOW: [&str; 4] = [
+const ARM_SLOW: [&str; 5] = [
     "a_long_sequence_among_short_ones_decodes_the_same_bits",
     "any_number_of_threads_decodes_the_same_bits",
     "neither_chunks_nor_threads_change_a_bit",
     "neither_the_batch_nor_threads_change_a_bit",
+    "nothing_that_happens_to_a_cache_changes_a_bit",
 ];
 /// Enough for the whole of every list.
 const ARM_PROPTEST_CASES_WIDE: &str = "64";

@@ -1,6 +1,6 @@
 //! What of a model does not run on a device: refused by name, before anything is uploaded.
 
-use kvant_model::description::{Description, Layer, Mixer, Mlp};
+use kvant_model::description::{Attention, Description, Layer, Mixer, Mlp};
 use kvant_model::error::LoadError;
 
 /// What does not run, and in which layer it is.
@@ -104,10 +104,7 @@ fn common(mixer: &Mixer, runs: Blocks) -> Result<(), String> {
     use kvant_model::description::Ffn;
     let sparse = |mlp: &Mlp| mlp.sparsity.is_some() && !runs.sparse_gates;
     let what = match mixer {
-        Mixer::Attention(of) if of.gate.is_some() && !runs.output_gates => "attention with an output gate",
-        Mixer::Attention(of) if of.query_gain.is_some() && !runs.query_gains => {
-            "queries that grow with their position"
-        }
+        Mixer::Attention(of) => return attention(of, runs),
         Mixer::Ffn(Ffn::Dense(mlp)) if sparse(mlp) => "an MLP with sparse gates",
         Mixer::Ffn(Ffn::Experts(of)) if of.experts.is_empty() => "a mixture of no experts",
         Mixer::Ffn(Ffn::Experts(of)) if of.latent.is_some() && !runs.narrow_experts => {
@@ -123,14 +120,44 @@ fn common(mixer: &Mixer, runs: Blocks) -> Result<(), String> {
         Mixer::GatedDeltaNet(_) if !runs.delta_nets => "a gated DeltaNet",
         Mixer::PerLayerInput(_) if !runs.per_layer_inputs => PER_LAYER,
         Mixer::Laurel(_) if !runs.streams => "a LAuReL block",
-        Mixer::Attention(_)
-        | Mixer::LatentAttention(_)
+        Mixer::LatentAttention(_)
         | Mixer::Ffn(_)
         | Mixer::ShortConv(_)
         | Mixer::Mamba2(_)
         | Mixer::GatedDeltaNet(_)
         | Mixer::PerLayerInput(_)
         | Mixer::Laurel(_) => return Ok(()),
+    };
+    Err(what.to_owned())
+}
+
+/// The same of attention. Every field is named, so that whoever adds one decides here whether GPUs refuse it.
+fn attention(of: &Attention, runs: Blocks) -> Result<(), String> {
+    let Attention {
+        gate,
+        query_gain,
+        slot: _,
+        heads: _,
+        kv_heads: _,
+        key_dim: _,
+        value_dim: _,
+        window: _,
+        projection: _,
+        q_norm: _,
+        k_norm: _,
+        v_norm: _,
+        norm_place: _,
+        key_scale: _,
+        rope: _,
+        scale: _,
+        soft_cap: _,
+        sink_logits: _,
+        output: _,
+    } = of;
+    let what = match (gate, query_gain) {
+        (Some(_), _) if !runs.output_gates => "attention with an output gate",
+        (_, Some(_)) if !runs.query_gains => "queries that grow with their position",
+        _ => return Ok(()),
     };
     Err(what.to_owned())
 }

@@ -151,8 +151,7 @@ impl Network for SplitNetwork {
         let mut layers = observer.layers;
         let mut first = Vec::with_capacity(chunks.len());
         for chunk in chunks {
-            let (input, positions) = (chunk.input, chunk.positions);
-            first.push(Chunk { input, positions, wanted: 0..0, form: Form::Logits, adapters: None });
+            first.push(Chunk { wanted: 0..0, form: Form::Logits, ..chunk.clone() });
         }
         let mut shown = layers.as_mut().map(|layers| |layer: usize, x: &Rows| layers(layer, x));
         let shown = shown.as_mut().map(|shown| shown as &mut LayerObserver<'_>);
@@ -167,8 +166,7 @@ impl Network for SplitNetwork {
         let rows: Vec<Rows> = chunks.iter().map(rows_of).collect();
         let mut rest = Vec::with_capacity(rows.len());
         for (chunk, rows) in chunks.iter().zip(&rows) {
-            let (input, wanted) = (Input::Embeddings(rows), chunk.wanted.clone());
-            rest.push(Chunk { input, positions: chunk.positions, wanted, form: chunk.form, adapters: None });
+            rest.push(Chunk { input: Input::Embeddings(rows), ..chunk.clone() });
         }
         let rest = Pass::new(&rest).accept(accept);
         match layers {

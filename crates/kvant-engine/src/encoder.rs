@@ -3,7 +3,7 @@
 //! They are opened as every model is, and their jobs go through the scheduler. What makes text refuses them by name.
 
 use crate::engine::{Engine, PromptError};
-use crate::open::{OpenError, OpenOptions};
+use crate::open::{KvChoice, OpenError, OpenOptions};
 use crate::prompts::Prompts;
 use crate::scheduler::Pooling;
 use crate::session::GenerateError;
@@ -47,7 +47,7 @@ impl OpenOptions {
     /// Refuses by name what encoders have no use for.
     pub(crate) fn check_encoder(&self) -> Result<(), OpenError> {
         let asked = [
-            (self.kv.is_some(), "--kv: it keeps no keys and values"),
+            (self.kv.as_ref().is_some_and(|kv| *kv != KvChoice::Auto), "--kv: it keeps no keys and values"),
             (self.window.is_some(), "--window: it reads whole texts"),
             (self.gpu_layers.is_some_and(|layers| layers > 0), "--gpu-layers: it runs on CPUs alone"),
             (self.state.is_some(), "--state: it has no recurrent layers"),

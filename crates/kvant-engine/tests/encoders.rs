@@ -2,7 +2,7 @@
 //! give is refused by name.
 
 use kvant_engine::scheduler::{Handle, Job, JobEvent, Listener, Pooling, Refused, Scheduler, Score};
-use kvant_engine::{DeviceChoice, LoadedModel, OpenOptions, Request};
+use kvant_engine::{DeviceChoice, KvChoice, LoadedModel, OpenOptions, Request};
 use kvant_model::gguf::{Gguf, Writer, WriterValue};
 use kvant_model::safetensors::Safetensors;
 use kvant_model::{Checkpoint, EncoderText, Tensor};
@@ -263,6 +263,8 @@ fn what_encoders_have_no_use_for_is_refused_by_name() {
     let refused = |options: OpenOptions| options.open(folder("bert")).err().unwrap().to_string();
     let kv = refused(OpenOptions { kv: Some("int4".parse().unwrap()), ..options() });
     assert!(kv.contains("encoder") && kv.contains("--kv"), "{kv}");
+    let auto = OpenOptions { kv: Some(KvChoice::Auto), ..options() };
+    assert!(auto.open(folder("bert")).is_ok(), "`auto` asks for nothing");
     let window = refused(OpenOptions { window: Some(64), ..options() });
     assert!(window.contains("--window"), "{window}");
     let mut session = open("bert").session().unwrap();

@@ -16,9 +16,7 @@ use crate::recorder::{Grid, Recorder};
 use crate::run::Run;
 use crate::weights::{Matrix, Place};
 use kvant_device::{HeadPlace, packed};
-use kvant_model::description::{
-    self, Description, LatentQuery, NormPlace, Pairing, Precision, Projection, RopeId,
-};
+use kvant_model::description::{self, Description, LatentQuery, Pairing, Precision, Projection, RopeId};
 use kvant_model::error::{LoadError, Result};
 use kvant_model::{Rows, Tensor};
 
@@ -166,26 +164,16 @@ impl Compiler<'_> {
             to_value: self.stacked_tensors(&values)?,
             value_weights,
         };
+        let fused = Projection::Fused(of.latent.clone());
+        let plain =
+            description::Attention::plain(of.slot, (heads, 1), (rope, latent), fused, of.output.clone());
         let described = description::Attention {
-            slot: of.slot,
-            heads,
-            kv_heads: 1,
-            key_dim: rope,
-            value_dim: latent,
             window: of.window,
-            projection: Projection::Fused(of.latent.clone()),
-            q_norm: None,
-            k_norm: None,
             v_norm: Some(of.latent_norm.clone()),
-            norm_place: NormPlace::BeforeRope,
-            key_scale: 1.0,
             rope: of.rope,
             query_gain: of.query_gain,
             scale: of.scale,
-            soft_cap: None,
-            sink_logits: None,
-            gate: None,
-            output: of.output.clone(),
+            ..plain
         };
         Ok(Attention {
             described,

@@ -232,6 +232,9 @@ impl Model {
             let what = "a head that guesses further tokens (MTP)";
             return Err(ForwardError::Unsupported { device: self.device.clone(), what });
         }
+        if let Some(what) = Abilities::default().lacks(&Pass::new(chunks)) {
+            return Err(ForwardError::Unsupported { device: self.device.clone(), what });
+        }
         if chunks.len() != sequences.len() {
             return Err(ForwardError::Chunks { chunks: chunks.len(), sequences: sequences.len() });
         }

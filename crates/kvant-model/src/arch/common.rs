@@ -4,7 +4,7 @@ use crate::arch::{Name, Scope};
 use crate::config::{Dims, Key, ModelConfig};
 use crate::description::{
     Activation, Attention, Description, Embedding, Ffn, Head, Inner, Layer, Linear, Matrix, Mixer, Mlp, Moe,
-    Norm, NormPlace, Projection, Residual, Router, TensorRef,
+    Norm, Projection, Residual, Router, TensorRef,
 };
 use crate::error::{LoadError, Result};
 use kvant_cache::{KvShape, KvSlot};
@@ -118,27 +118,9 @@ pub fn attention_over(
     projection: Projection,
     output: Linear,
 ) -> Attention {
-    Attention {
-        slot,
-        heads: dims.heads,
-        kv_heads: dims.kv_heads,
-        key_dim: dims.head_dim,
-        value_dim: dims.head_dim,
-        window,
-        projection,
-        q_norm: None,
-        k_norm: None,
-        v_norm: None,
-        norm_place: NormPlace::BeforeRope,
-        key_scale: 1.0,
-        rope: None,
-        query_gain: None,
-        scale: dims.score_scale(),
-        soft_cap: None,
-        sink_logits: None,
-        gate: None,
-        output,
-    }
+    let (heads, widths) = ((dims.heads, dims.kv_heads), (dims.head_dim, dims.head_dim));
+    let plain = Attention::plain(slot, heads, widths, projection, output);
+    Attention { window, scale: dims.score_scale(), ..plain }
 }
 
 /// Norms of queries and keys over `q_width` and `k_width` channels.

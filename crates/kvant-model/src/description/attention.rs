@@ -1,7 +1,7 @@
 //! Attention in its variants, as plain data.
 
-use super::RopeId;
 use super::tree::tree;
+use super::{Linear, RopeId};
 use kvant_cache::KvSlot;
 
 tree! {
@@ -132,6 +132,37 @@ impl ScoreTraits {
 }
 
 impl Attention {
+    /// Attention without options over all tokens, whose scores are `q · k`. What an architecture does not say is as it is here.
+    pub fn plain(
+        slot: KvSlot,
+        (heads, kv_heads): (usize, usize),
+        (key_dim, value_dim): (usize, usize),
+        projection: Projection,
+        output: Linear,
+    ) -> Self {
+        Self {
+            slot,
+            heads,
+            kv_heads,
+            key_dim,
+            value_dim,
+            window: None,
+            projection,
+            q_norm: None,
+            k_norm: None,
+            v_norm: None,
+            norm_place: NormPlace::BeforeRope,
+            key_scale: 1.0,
+            rope: None,
+            query_gain: None,
+            scale: 1.0,
+            soft_cap: None,
+            sink_logits: None,
+            gate: None,
+            output,
+        }
+    }
+
     /// What decides how much an error in its keys matters.
     pub fn score_traits(&self) -> ScoreTraits {
         ScoreTraits { key_dim: self.key_dim, scale: self.scale, normed_keys: self.k_norm.is_some() }

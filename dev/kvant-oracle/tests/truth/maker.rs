@@ -3,7 +3,7 @@
 use kvant_cache::{KvShape, KvSlot, Slots};
 use kvant_model::description::{
     Activation, Attention, Description, Embedding, Head, Inner, Layer, Linear, Matrix, Mlp, Norm, NormKind,
-    NormPlace, Pairing, Projection, Residual, Rope, RopeId, RopeScaling, TensorRef, Vector,
+    Pairing, Projection, Residual, Rope, RopeId, RopeScaling, TensorRef, Vector,
 };
 use kvant_model::gguf::{Gguf, Writer};
 use kvant_model::{Checkpoint, Tensor};
@@ -93,27 +93,10 @@ impl Maker {
             k: self.linear(kv_heads * dim, HIDDEN),
             v: self.linear(kv_heads * dim, HIDDEN),
         };
-        Attention {
-            slot: self.slot(layer),
-            heads,
-            kv_heads,
-            key_dim: dim,
-            value_dim: dim,
-            window: None,
-            projection,
-            q_norm: None,
-            k_norm: None,
-            v_norm: None,
-            norm_place: NormPlace::BeforeRope,
-            key_scale: 1.0,
-            rope: Some(self.rope(dim, Pairing::Halves)),
-            query_gain: None,
-            scale: 0.5,
-            soft_cap: None,
-            sink_logits: None,
-            gate: None,
-            output: self.linear(HIDDEN, heads * dim),
-        }
+        let (slot, rope) = (self.slot(layer), self.rope(dim, Pairing::Halves));
+        let output = self.linear(HIDDEN, heads * dim);
+        let plain = Attention::plain(slot, (heads, kv_heads), (dim, dim), projection, output);
+        Attention { rope: Some(rope), scale: 0.5, ..plain }
     }
 
     /// A gated MLP without peculiarities.

@@ -94,14 +94,23 @@ const ARM_PROPTEST_CASES: &str = "8";
 /// What tests every kernel there is: the vocabulary and the products, then codecs and attention against oracles.
 const ARM_QUICK: [&str; 2] =
     ["-p kvant-simd -p kvant-weights --tests", "-p kvant-codec -p kvant-attention --test proof --"];
-/// Tests of the latter that take minutes there and test nothing of the instruction set: threads and batches of long sequences. The
-/// step `aarch64-wide` runs them.
-const ARM_SLOW: [&str; 5] = [
+/// Tests of the latter that the quick run leaves to the step `aarch64-wide`: they take minutes there and test names, refusals, statistics,
+/// threads or batches rather than instructions, or more dimensions of what others test at a few.
+const ARM_SLOW: [&str; 14] = [
     "a_long_sequence_among_short_ones_decodes_the_same_bits",
+    "a_stranger_reads_every_codec_of_the_catalogue",
+    "a_wrong_scale_or_plane_breaks_the_bound",
     "any_number_of_threads_decodes_the_same_bits",
+    "golden::the_default",
+    "keys_lie_in_a_plans_basis",
+    "kernels_agree_with_decode_at_odd_dimensions",
     "neither_chunks_nor_threads_change_a_bit",
     "neither_the_batch_nor_threads_change_a_bit",
     "nothing_that_happens_to_a_cache_changes_a_bit",
+    "odd_dimensions_are_padded_correctly",
+    "refusals::",
+    "spec::",
+    "unbiased::",
 ];
 /// Enough for the whole of every list.
 const ARM_PROPTEST_CASES_WIDE: &str = "64";

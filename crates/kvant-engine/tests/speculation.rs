@@ -32,7 +32,7 @@ const CONTEXT: usize = 300;
 const MODELS: [&str; 6] = ["tiny", "tiny", "gemma3", "lfm2", "qwen3_next", "falcon_h1"];
 
 /// Models that get a head for further tokens: recurrent state, latents, experts with an output of the head's own.
-const HEADS: [&str; 4] = ["qwen3_next", "qwen3_5", "deepseek_v3", "glm4_moe"];
+const HEADS: [&str; 5] = ["qwen3_next", "qwen3_5", "deepseek_v3", "glm4_moe", "mimo_v2_flash"];
 
 const POLICIES: [&str; 5] =
     ["int4", "f16", "int8;recent=20", "k=ch4:p128,v=rot4g32;recent=70;sinks=1", "int4;sinks=0"];

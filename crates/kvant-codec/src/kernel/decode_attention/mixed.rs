@@ -165,7 +165,8 @@ impl<S: Simd, const H: usize> MixedScores<'_, S, H> {
             for h in 0..H {
                 exact[h] = S::fnma(S::splat(steps[h].0), centred[h], exact[h]);
             }
-            Queries { bytes, steps: steps.map(|step| step.0), bases: S::reduce4_add(exact) }
+            let bases = S::reduce4_add(exact);
+            Queries { bytes, steps: steps.map(|step| step.0), bases }
         }
     }
 

@@ -18,6 +18,8 @@
 //! The first [`CHECKED`] dispatches of a kernel run in each of three orders from the same buffers, and must leave the same bytes;
 //! later ones take an order each in turn. What goes wrong is reported as wgpu reports errors.
 //!
+//! For libraries that launch kernels of MSL themselves there is the text alone ([`standalone`]).
+//!
 //! What launches is behind a small trait (`launcher.rs`). On a Mac another launcher stands there, with Metal itself (`metal.rs`).
 #![deny(missing_docs)]
 
@@ -30,7 +32,10 @@ mod library;
 mod memory;
 #[cfg(target_os = "macos")]
 mod metal;
+mod standalone;
 mod translate;
+
+pub use standalone::standalone;
 
 use std::fmt;
 use std::path::PathBuf;

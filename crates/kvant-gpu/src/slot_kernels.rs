@@ -43,7 +43,7 @@ const NOTHING_BEFORE_SCORES: &str = "fn ready_scores(thread: u32, task: Task, fi
 const NOTHING_BEFORE_SUMS: &str = "fn ready_sums(thread: u32, task: Task, first: u32, end: u32) {}\n";
 
 /// A kernel that puts splits together and does nothing else.
-const NO_ROWS: &str = "fn write_rows(thread: u32, number: u32) {}\n";
+pub(crate) const NO_ROWS: &str = "fn write_rows(thread: u32, number: u32) {}\n";
 
 impl SlotKernels {
     /// Fours of a query.
@@ -174,7 +174,7 @@ impl SlotKernels {
         &self,
         gpu: &Gpu,
         columns: usize,
-        (mut first, blocks): (usize, usize),
+        (first, blocks): (usize, usize),
         queries: Queries<'_>,
     ) -> Arc<Kernel> {
         if self.attends_by_teams(columns) {
@@ -183,15 +183,28 @@ impl SlotKernels {
         if let Some(text) = self.quads_text(gpu, columns, queries) {
             return gpu.unchecked_kernel("attend", text + &SlotKernels::quads_buffers(first, blocks));
         }
+        let formats = self.in_integers(gpu, columns);
+        let is_gpu = gpu.report().kind.is_gpu();
+        gpu.kernel("attend", self.attend_text((formats, is_gpu), columns, (first, blocks), queries))
+    }
+
+    /// The text of the kernel that reads every codec: by integers where their formats are given, for a GPU or for a driver in software.
+    pub(crate) fn attend_text(
+        &self,
+        (formats, is_gpu): (Option<[&PackedFormat; 2]>, bool),
+        columns: usize,
+        (mut first, blocks): (usize, usize),
+        queries: Queries<'_>,
+    ) -> String {
         let channels = self.value.dim().div_ceil(128);
         // A driver in software has nothing to wait for, and long texts to translate.
-        let most = if gpu.report().kind.is_gpu() { 8 } else { 1 };
+        let most = if is_gpu { 8 } else { 1 };
         let step = |fours: usize| (1..=most).rev().find(|step| fours.is_multiple_of(*step)).unwrap_or(1);
         let (key_step, exact_step) = (step(self.key.fours), step(self.key.dim().div_ceil(4)));
         // Fours of positions at once, all of one page.
         let fits = |step: &usize| [&self.key, &self.value].iter().all(|side| side.tokens() % (4 * step) == 0);
         let value_step = (1..=most).rev().find(fits).unwrap_or(1);
-        let chunk_step = if gpu.report().kind.is_gpu() { 4 } else { 1 };
+        let chunk_step = if is_gpu { 4 } else { 1 };
         let counts = [
             ("COLS", columns),
             ("CHANNELS", channels),
@@ -222,8 +235,7 @@ impl SlotKernels {
             self.key.format.is_along_tokens(),
         );
         let value = value_names(&self.value.reader);
-        let in_integers = self.in_integers(gpu, columns).is_some();
-        let (mut loops, mut coded) = match self.in_integers(gpu, columns) {
+        let (mut loops, mut coded) = match formats {
             Some([key, value]) => (
                 [include_str!("wgsl/coded_dots_scores.wgsl"), include_str!("wgsl/coded_dots_sums.wgsl")],
                 include_str!("wgsl/coded_dots.wgsl").to_owned()
@@ -237,7 +249,7 @@ impl SlotKernels {
                 String::new(),
             ),
         };
-        if !in_integers {
+        if formats.is_none() {
             self.add_coded_texts(&mut loops, &mut coded);
         }
         let floor = self.floor_text();
@@ -265,7 +277,7 @@ impl SlotKernels {
             &value,
             &buffers(first, blocks, false),
         ];
-        gpu.kernel("attend", parts.concat())
+        parts.concat()
     }
 
     /// What comes before loops over codes that are met as they are, and the loops over codes along tokens in place of the others.
@@ -339,12 +351,20 @@ impl SlotKernels {
         sink_logits: bool,
         rows: &str,
     ) -> Arc<Kernel> {
-        if by_teams {
-            return gpu.kernel("merge", self.teams_merge_text(sink_logits, rows));
-        }
+        gpu.kernel(
+            "merge",
+            match by_teams {
+                true => self.teams_merge_text(sink_logits, rows),
+                false => self.merge_text(gpu.report().kind.is_gpu(), columns, sink_logits, rows),
+            },
+        )
+    }
+
+    /// The text of the kernel that puts the splits of so many columns together.
+    pub(crate) fn merge_text(&self, is_gpu: bool, columns: usize, sink_logits: bool, rows: &str) -> String {
         let dim = self.value.dim();
         // A driver in software has nothing to wait for, and long texts to translate.
-        let most = if gpu.report().kind.is_gpu() { MERGE_AHEAD } else { 1 };
+        let most = if is_gpu { MERGE_AHEAD } else { 1 };
         let ahead = (1..=most).rev().find(|ahead| dim.is_multiple_of(*ahead)).unwrap_or(1);
         let constants = format!(
             "const COLS = {columns}u;\nconst VALUE_DIM = {dim}u;\nconst MOVED = {};\nconst FINISH_STEP = {}u;\n\
@@ -353,7 +373,7 @@ impl SlotKernels {
             self.value.matrix_step(),
         );
         let counts = [("CHANNELS", dim.div_ceil(128)), ("FINISH_AHEAD", ahead), ("AHEAD", most)];
-        gpu.kernel("merge", constants + &unrolled(include_str!("wgsl/merge.wgsl"), &counts) + rows)
+        constants + &unrolled(include_str!("wgsl/merge.wgsl"), &counts) + rows
     }
 
     /// Of keys, or of latents.

@@ -6,6 +6,8 @@
 #[path = "../../tests/common/mod.rs"]
 mod common;
 mod decode;
+#[cfg(any(target_os = "linux", target_os = "macos"))]
+mod metal_texts;
 #[cfg(target_os = "linux")]
 mod msl;
 mod pages;

@@ -1,6 +1,7 @@
 //! The sequences of a batch, in one layer.
 
 use super::decode::{Held, decode_sides};
+use super::device;
 use super::layout::Shared;
 use super::refused;
 use super::rollback::{Recorded, Rows};
@@ -119,6 +120,11 @@ impl LayerCache {
             }
         }
         Ok(())
+    }
+
+    fn on_device(&self) -> device::Layer<'_> {
+        let LayerCache { layout, slot, shape, sequences, .. } = self;
+        device::Layer { layout, slot: *slot, shape, sequences }
     }
 
     /// Channels of a query.
@@ -378,6 +384,42 @@ impl LayerCache {
     fn page(&self, row: usize, head: usize, side: &str, page: usize) -> PyResult<Option<(usize, usize)>> {
         let store = side_of(&self.sequences, self.slot, row, head, side)?;
         Ok(store.encoded(page).map(|bytes| (bytes.as_ptr().addr(), bytes.len())))
+    }
+
+    /// The Metal kernels that read these pages: what their names end with, bytes of a page, kv heads, and the matrix that ends a sum
+    /// (f32). Refused where there are none, with the reason.
+    fn device_form<'py>(&self, py: Python<'py>) -> PyResult<(String, usize, usize, Bound<'py, PyBytes>)> {
+        let form = device::form(&self.layout, self.slot, &self.shape)?;
+        Ok((form.name, form.page_bytes, self.shape.kv_heads, PyBytes::new(py, &form.finish)))
+    }
+
+    /// Pages of a row that a device needs room for, for queries of the last `tokens` of every row.
+    fn device_room(&self, tokens: usize) -> PyResult<usize> {
+        self.on_device().room(tokens)
+    }
+
+    /// What kernels on a device are given for queries of the last `tokens` of every row: see `device.rs`.
+    #[pyo3(signature = (tokens, heads, held, room, page_bytes, scale, soft_cap=None))]
+    #[expect(clippy::too_many_arguments, reason = "one call per layer and step")]
+    fn device_pass<'py>(
+        &self,
+        py: Python<'py>,
+        tokens: usize,
+        heads: usize,
+        held: Vec<usize>,
+        room: usize,
+        page_bytes: usize,
+        scale: f32,
+        soft_cap: Option<f32>,
+    ) -> PyResult<device::Given<'py>> {
+        let asked = device::Asked { tokens, heads, held, room, scale, soft_cap };
+        self.on_device().pass(py, asked, page_bytes)
+    }
+
+    /// Whether some rows of the pass that is under way have tokens of padding.
+    #[getter]
+    fn is_padded(&self) -> bool {
+        self.kept.is_some()
     }
 
     /// What computes scores of encoded keys and sums of encoded values: an instruction set, or `decode`.

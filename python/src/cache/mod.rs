@@ -11,6 +11,7 @@
 //! | `layer` | append, attend, select, crop |
 //! | `rollback` | the last passes, kept so that they can be taken back exactly |
 //! | `card` | the same on a card's pages, for tensors that lie there |
+//! | `device` | pages and work for kernels of MLX and torch on a Mac |
 //! | `decode` | what is held, as numbers |
 //! | `saved` | sequences as bytes |
 //! | `statistics` | calibration on another library's forward pass |
@@ -21,6 +22,7 @@
 #[cfg(feature = "cuda")]
 mod card;
 mod decode;
+mod device;
 mod layer;
 mod layout;
 mod rollback;

@@ -19,6 +19,9 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 
+# What the package has beside the module; of kernels the text, which MLX and torch compile.
+ENDINGS = (".py", ".pyi", ".typed", ".metal")
+
 # The first moment that a zip file can name, so that the same files make the same wheel.
 ORIGIN = (1980, 1, 1, 0, 0, 0)
 
@@ -43,7 +46,7 @@ def main(library: Path, folder: Path, command: Path | None, platform: str | None
     tag = f"cp311-abi3-{platform}"
     ending = "pyd" if platform.startswith("win") else "abi3.so"
     files = {f"kvant/_kvant.{ending}": library.read_bytes()}
-    sources = [path for path in sorted((HERE / "kvant").rglob("*")) if path.suffix in (".py", ".pyi", ".typed")]
+    sources = [path for path in sorted((HERE / "kvant").rglob("*")) if path.suffix in ENDINGS]
     files |= {path.relative_to(HERE).as_posix(): path.read_bytes() for path in sources}
     about = f"{project['name']}-{version}.dist-info"
     if command:

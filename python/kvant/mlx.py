@@ -5,8 +5,8 @@
     cache = make_prompt_cache(model, kv="int4")
     generate(model, tokenizer, prompt, prompt_cache=cache)
 
-Pages lie in host memory. Attention gets decoded arrays, or with ``on_bytes`` reads the pages as they are, by kvant's kernels for
-processors; there is no kernel for Metal. mlx-lm's ``save_prompt_cache`` and ``load_prompt_cache`` work where this
+Pages lie in host memory. Attention gets decoded arrays, or with ``on_bytes`` reads the pages as they are: by kvant's kernels for
+processors, and of up to 16 tokens by Metal where that is (int4, heads of 64 or 128 channels). mlx-lm's ``save_prompt_cache`` and ``load_prompt_cache`` work where this
 module was imported. Batches of caches that were made apart (``BatchGenerator``) are not supported: mlx-lm refuses them, because there is no
 ``merge``. Tested with MLX's CPU build on Linux; on a Mac it is untested.
 """
@@ -26,6 +26,8 @@ from mlx_lm.models import cache as mlx_cache
 from mlx_lm.models.base import create_causal_mask
 
 from . import _kvant
+from ._metal import LONG_PASS, MOST_TOKENS, DevicePages, say_once
+from ._metal_mlx import MlxDevice
 
 __all__ = ["KvantCache", "from_prompt_cache", "make_prompt_cache"]
 
@@ -126,7 +128,7 @@ class KvantCache(mlx_cache._BaseCache):
         window: The layer's sliding window, its own token included.
         keep_decoded: Keep what attention gets, in layers without a window: each page is decoded once, and not at every step. Steps are
             faster, and memory is that of an uncompressed cache and the pages beside it.
-        on_bytes: Attention reads the pages as they are, on the processor, and nothing is decoded. For causal attention without sink
+        on_bytes: Attention reads the pages as they are, by Metal or on the processor, and nothing is decoded. For causal attention without sink
             logits; what a model wants besides is refused.
     """
 
@@ -157,6 +159,8 @@ class KvantCache(mlx_cache._BaseCache):
         #: Decoded keys and values, (batch, kv heads, room, channels), and how many positions of them will not change.
         self._kept: list[mx.array] | None = None
         self._closed = 0
+        #: Pages on the GPU; `False` where they are not read there.
+        self._pages: DevicePages | bool | None = None
 
     @classmethod
     def from_kvcache(
@@ -217,11 +221,29 @@ class KvantCache(mlx_cache._BaseCache):
         """Attention of the tokens that came last, (batch, query heads, tokens, channels), on the pages."""
         rows, heads, tokens, _ = queries.shape
         self._check_mask(mask, tokens)
+        pages = self._on_metal()
+        if pages and tokens > MOST_TOKENS:
+            say_once(LONG_PASS)
+        elif pages:
+            out = pages.attend(self._native, queries.swapaxes(1, 2).astype(mx.float32), float(scale))
+            self._native.settle()
+            return out.reshape(rows, tokens, heads, self._shape[2]).swapaxes(1, 2).astype(queries.dtype)
         mx.eval(queries)
         out = np.empty((rows, heads, tokens, self._shape[2]), np.float32)
         self._native.attend(queries, out, float(scale))
         self._native.settle()
         return mx.array(out).astype(queries.dtype)
+
+    def _on_metal(self) -> DevicePages | bool:
+        """The pages on the GPU, if there is Metal and a kernel for them; why not is said once."""
+        if self._pages is None:
+            self._pages = False
+            if mx.metal.is_available():
+                try:
+                    self._pages = DevicePages(MlxDevice(), self._native, self.window)
+                except ValueError as refused:
+                    say_once(f"{refused}; attention of {self.layout.kv} runs on the processor")
+        return self._pages
 
     def _check_mask(self, mask: Any, tokens: int) -> None:
         """Refuses masks that hide anything but the future and what has left the window."""
@@ -363,6 +385,8 @@ class KvantCache(mlx_cache._BaseCache):
         n = min(self.offset - self._base, n)
         if n > 0:
             self._native.crop([held - n for held in self._native.lens])
+            if self._pages:
+                self._pages.cut(self._native.lens, self.layout.sinks)
             self.offset -= n
             self._closed = min(self._closed, self._native.closed)
         return n

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import shutil
 
 import pytest
 
@@ -14,9 +15,11 @@ import numpy as np  # noqa: E402
 from mlx_lm.generate import BatchGenerator, generate_step, speculative_generate_step  # noqa: E402
 from mlx_lm.models import cache as mlx_cache  # noqa: E402
 from mlx_lm.models import gemma3_text, llama  # noqa: E402
+from mlx_lm.models.base import create_causal_mask  # noqa: E402
 from mlx_lm.models.base import scaled_dot_product_attention as mlx_scaled  # noqa: E402
 from pages import block  # noqa: E402
 
+from kvant import _metal, _metal_mlx  # noqa: E402
 from kvant.mlx import KvantCache, from_prompt_cache, make_prompt_cache  # noqa: E402
 
 WINDOW = 24
@@ -265,3 +268,80 @@ def test_attention_on_bytes_refuses_what_it_cannot_do():
     quantized.update_and_fetch(rows, rows)
     found = quantized.update_and_fetch(rows, rows)
     assert mlx_scaled(rows, *found, cache=quantized, scale=0.125, mask=None).shape == rows.shape
+
+
+@pytest.fixture
+def metal(monkeypatch):
+    """Metal as far as it can be had: the kernels' texts as MLX would put them together, run on the host. Counts launches."""
+    mlx_on_host = pytest.importorskip("mlx_on_host")
+    if shutil.which("g++") is None:
+        pytest.skip("the kernels are compiled by g++ (Debian: g++)")
+    launches = []
+
+    def metal_kernel(**kwargs):
+        launch = mlx_on_host.metal_kernel(**kwargs)
+        return lambda **told: launches.append(kwargs["name"]) or launch(**told)
+
+    _metal_mlx._launcher.cache_clear()
+    _metal._said.clear()
+    monkeypatch.setattr(mx.metal, "is_available", lambda: True)
+    monkeypatch.setattr(mx.fast, "metal_kernel", metal_kernel)
+    yield launches
+    _metal_mlx._launcher.cache_clear()
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma3"])
+def test_metal_attends_as_the_processor_does(kind, metal, monkeypatch, capsys):
+    network, ids = model(kind), prompt(180)[None]
+    parts, logits = ((0, 130), (130, 131), (131, 136), (136, 137)), []
+    for is_there in (False, True):
+        monkeypatch.setattr(mx.metal, "is_available", lambda is_there=is_there: is_there)
+        cache = make_prompt_cache(network, kv="int4", on_bytes=True)
+        logits.append(mx.concatenate([network(ids[:, start:end], cache=cache) for start, end in parts], axis=1))
+        assert bool(metal) == is_there
+    layers = len(cache)
+    assert metal == ["attend_int4_64", "merge_int4_64"] * (3 * layers)
+    of_processor, of_metal = logits
+    assert mx.array_equal(of_metal[:, :130], of_processor[:, :130])
+    # The processor rounds queries and weights to bytes.
+    assert 0 < mx.abs(of_metal - of_processor).max() < 0.05 * mx.abs(of_processor).max()
+    assert capsys.readouterr().err.count("longer passes") == 1
+    # Going back and on, and a copy, whose pages go to the GPU anew.
+    assert [layer.trim(20) for layer in cache] == [20] * layers
+    twin = copy.deepcopy(cache)
+    steps = [[network(ids[:, at : at + 1], cache=each) for at in range(117, 123)] for each in (cache, twin)]
+    assert all(mx.array_equal(*pair) for pair in zip(*steps, strict=True))
+    again = mx.concatenate(steps[0], axis=1)
+    assert mx.abs(again - of_processor[:, 117:123]).max() < 0.05 * mx.abs(of_processor).max()
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.bfloat16])
+def test_metal_keeps_shapes_and_types(dtype, metal):
+    cache = KvantCache("int4", on_bytes=True)
+    rows = mx.random.normal((2, 2, 100, 128)).astype(dtype)
+    queries = mx.random.normal((2, 8, 3, 128)).astype(dtype)
+    keys, _ = cache.update_and_fetch(rows, rows)
+    cache.attend(mx.random.normal((2, 8, 100, 128)).astype(dtype), 0.1, "causal")
+    keys, _ = cache.update_and_fetch(rows[:, :, :3], rows[:, :, :3])
+    mask = create_causal_mask(3, 100)
+    out = mlx_scaled(queries, keys, keys, cache=cache, scale=0.1, mask=mask)
+    assert (out.shape, out.dtype) == ((2, 8, 3, 128), dtype) and metal == ["attend_int4_128", "merge_int4_128"]
+    own = mx.concatenate([rows, rows[:, :, :3]], axis=2)
+    exact = mx.fast.scaled_dot_product_attention(queries, own, own, scale=0.1, mask=mask)
+    assert mx.abs((out - exact).astype(mx.float32)).max() < 0.2
+    with pytest.raises(ValueError, match="another mask"):
+        cache.attend(queries, 0.1, mx.zeros((3, 103), mx.bool_))
+
+
+def test_metal_says_what_it_has_no_kernel_for(metal, capsys):
+    rows = mx.random.normal((1, 1, 8, 64))
+    for _ in range(2):
+        cache = KvantCache("int8", on_bytes=True)
+        cache.update_and_fetch(rows, rows)
+        cache.attend(rows, 0.125, "causal")
+    said = capsys.readouterr().err
+    assert said == (
+        "kvant: Key pages of another form: Metal has kernels for int4 with heads of 64 or 128 channels; "
+        "attention of int8 runs on the processor\n"
+    )
+    assert not metal

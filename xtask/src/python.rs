@@ -58,10 +58,11 @@ pub fn test_hf_wide() -> Outcome {
     pytest_call(&python, &tests).env(ONE_THREAD.0, ONE_THREAD.1).env("KVANT_WIDE", "1").run()
 }
 
-/// The cache for mlx-lm, on mlx for processors.
+/// The cache for mlx-lm, on mlx for processors; its Metal kernels by a C++ compiler.
 pub fn test_mlx() -> Outcome {
+    needs::packages(capi::GCC)?;
     let python = installed(MLX, MLX_LIST, Build::Release)?;
-    pytest(&python, &["python/tests/test_mlx.py"])
+    pytest(&python, &["python/tests/test_mlx.py", "python/tests/test_metal.py"])
 }
 
 /// The cold tier, with the classes of vLLM, SGLang and LMCache.

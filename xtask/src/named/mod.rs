@@ -182,8 +182,8 @@ pub const NAMED: &[Named] = &[
     },
     Named {
         name: "mlx",
-        about: "the cache for mlx-lm, on mlx for processors",
-        covers: python_folders,
+        about: "the cache for mlx-lm, on mlx for processors, and its Metal kernels on the host",
+        covers: || [python_folders(), vec!["dev/kvant-msl".to_string()]].concat(),
         run: python::test_mlx,
     },
     Named {

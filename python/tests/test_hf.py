@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import ctypes
 import pickle
+import shutil
 import warnings
 import zlib
 
@@ -18,7 +19,8 @@ from elsewhere import DEVICE, Elsewhere, Moves  # noqa: E402
 from hf_fixtures import equal_on, greedy, load, tokens  # noqa: E402
 from transformers import DynamicCache  # noqa: E402
 
-from kvant.hf import CacheFileError, KvantCache, Plan, calibrate, context, saved  # noqa: E402
+from kvant import _metal  # noqa: E402
+from kvant.hf import CacheFileError, KvantCache, Plan, calibrate, context, metal, saved  # noqa: E402
 
 #: Plain; sliding and full layers; attention sinks; recurrent layers between; latents.
 FIVE = ["llama", "gemma3", "gpt_oss", "qwen3_next", "deepseek_v3"]
@@ -504,3 +506,53 @@ def test_compiled_models_are_not_compiled_anew_at_every_step(attention):
         with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
             assert torch.equal(greedy(model, ids, KvantCache(model.config, kv="int8"), 20), expected)
     assert torch._dynamo.utils.counters["frames"]["ok"] > 0
+
+
+class Library:
+    """What `torch.mps.compile_shader` returns, for tensors of the host: kernels that `metal_on_host` runs."""
+
+    def __init__(self, text: str, launches: list[str]):
+        self._text, self._launches = text, launches
+
+    def __getattr__(self, name: str):
+        import metal_on_host
+
+        def launch(*tensors, threads, group_size):
+            self._launches.append(name)
+            outputs = [slot for slot, kept in enumerate(_metal.kernel(name).buffers) if kept in _metal.kernel(name).outputs]
+            metal_on_host.run(self._text, name, [tensor.numpy() for tensor in tensors], outputs, threads // group_size, group_size)
+
+        return launch
+
+
+def test_metal_attends_as_the_processor_does(monkeypatch, capsys):
+    """Rows of two lengths, rows that change their places, tokens that are taken back."""
+    if shutil.which("g++") is None:
+        pytest.skip("the kernels are compiled by g++ (Debian: g++)")
+    launches, logits = [], []
+    metal._library.cache_clear()
+    _metal._said.clear()
+    monkeypatch.setattr(torch.mps, "compile_shader", lambda text: Library(text, launches))
+    model = load("smollm2", "kvant")
+    ids = tokens(model, 2, 160)
+    mask = torch.ones_like(ids)
+    mask[1, :30] = 0
+    for is_there in (False, True):
+        monkeypatch.setattr(metal, "is_here", lambda _, is_there=is_there: is_there)
+        cache, found = KvantCache(model.config, kv="int4"), []
+        with torch.no_grad():
+            for start, end in ((0, 150), (150, 151), (151, 155)):
+                found.append(model(ids[:, start:end], attention_mask=mask[:, :end], past_key_values=cache).logits)
+            cache.reorder_cache(torch.tensor([1, 0]))
+            cache.crop(-3)
+            turned = (ids.flip(0)[:, 152:155], mask.flip(0)[:, :155])
+            found.append(model(turned[0], attention_mask=turned[1], past_key_values=cache).logits)
+        logits.append(torch.cat([part[:, -3:] for part in found], dim=1))
+        assert bool(launches) == is_there
+    of_processor, of_metal = logits
+    dim = model.config.head_dim
+    assert launches == [f"attend_int4_{dim}", f"merge_int4_{dim}"] * (3 * model.config.num_hidden_layers)
+    # The processor rounds queries and weights to bytes.
+    assert 0 < (of_metal - of_processor).abs().max() < 0.05 * of_processor.abs().max()
+    assert "longer passes" in capsys.readouterr().err
+    assert torch.equal(of_metal[:, -3:].flip(0).argmax(-1), of_metal[:, -6:-3].argmax(-1))

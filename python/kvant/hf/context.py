@@ -86,7 +86,11 @@ def on_host(tensor: torch.Tensor) -> torch.Tensor:
     tensor = tensor.detach()
     if tensor.is_cpu:
         return tensor
-    warn_of_host(tensor.device, f"KvantCache has no kernels for {tensor.device.type}")
+    if tensor.device.type == "mps":
+        reason = "KvantCache encodes what lies on mps, and attends with prompts, on the processor"
+    else:
+        reason = f"KvantCache has no kernels for {tensor.device.type}"
+    warn_of_host(tensor.device, reason)
     return tensor.to("cpu")
 
 

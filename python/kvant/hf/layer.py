@@ -9,6 +9,8 @@ import torch
 from transformers.cache_utils import CacheLayerMixin, LinearAttentionLayer
 
 from .. import _kvant
+from .._metal import LONG_PASS, MOST_TOKENS, DevicePages, say_once
+from . import metal
 from .context import (
     DTYPES,
     IMPLEMENTATION,
@@ -59,6 +61,8 @@ class KvantLayer(CacheLayerMixin):
         self._kept: torch.Tensor | None = None
         #: What attention got so far, where that is kept.
         self._prefix: DecodedPrefix | None = None
+        #: Pages on an mps device; `False` where they are not read there.
+        self._pages: DevicePages | bool | None = None
 
     def __repr__(self) -> str:
         window = f", sliding_window={self.sliding_window}" if self.is_sliding else ""
@@ -149,6 +153,8 @@ class KvantLayer(CacheLayerMixin):
             keys, values = self._pending
             self._append(keys, values, self._kept_of(mask, keys.shape[-2]))
             self._pending = None
+        if metal.is_here(queries) and (pages := self._on_metal(queries, sink_logits)):
+            return self._attend_on_metal(pages, queries, scale, soft_cap)
         batch, heads, tokens, _ = queries.shape
         make = torch.empty if self._kept is None else torch.zeros
         out = make((batch, tokens, heads, self._dims[1]), dtype=queries.dtype)
@@ -186,6 +192,8 @@ class KvantLayer(CacheLayerMixin):
             lens = [len_ - gone for len_, gone in zip(lens, gone, strict=True)]
             self._kept = self._kept[:, :rest]
         self._native.crop(lens)
+        if self._pages:
+            self._pages.cut(lens, self.context.layout.sinks)
         self._seen -= removed
         if self._prefix is not None:
             self._prefix.crop(self._native)
@@ -208,6 +216,7 @@ class KvantLayer(CacheLayerMixin):
         """Keeps these rows of the batch, in this order. A row that is named twice shares its pages."""
         if self._native is not None and self._seen > 0:
             self._native.select(indices)
+            self._pages = None
             self._kept = None if self._kept is None else self._kept[indices]
             if self._prefix is not None:
                 self._prefix.select(indices)
@@ -317,10 +326,39 @@ class KvantLayer(CacheLayerMixin):
         if self._native is not None:
             twin._native = self._native.fork()
             twin._native.record(self._record_past)
-            twin._prefix = None
+            twin._prefix = twin._pages = None
         return twin
 
     # How it is done
+
+    def _on_metal(self, queries: torch.Tensor, sink_logits: torch.Tensor | None) -> DevicePages | bool:
+        """The pages on the queries' device, if there are kernels for them and for this pass; why not is said once."""
+        if self._pages is None:
+            try:
+                self._pages = DevicePages(metal.TorchDevice(queries.device), self._native, self.sliding_window)
+            except ValueError as refused:
+                self._pages = False
+                say_once(f"{refused}; attention of {self.context.layout.kv} runs on the processor")
+        if self._pages and sink_logits is not None:
+            say_once("Metal has no kernel for sink logits; attention runs on the processor")
+        elif self._pages and queries.shape[-2] > MOST_TOKENS:
+            say_once(LONG_PASS)
+        elif self._pages and self._native.is_padded:
+            say_once("Metal has no kernel for padding among new tokens; attention of such passes runs on the processor")
+        else:
+            return self._pages
+        return False
+
+    def _attend_on_metal(
+        self, pages: DevicePages, queries: torch.Tensor, scale: float, soft_cap: float | None
+    ) -> torch.Tensor:
+        """The pass on pages of the queries' device. Keys and values were encoded by the processor."""
+        batch, heads, tokens, _ = queries.shape
+        rows = queries.detach().transpose(1, 2).float().contiguous()
+        out = pages.attend(self._native, rows, scale, soft_cap)
+        if not self.context.shares_layers:
+            self._native.settle()
+        return out.view(batch, tokens, heads, self._dims[1]).to(queries.dtype)
 
     def _attend_on_card(
         self,

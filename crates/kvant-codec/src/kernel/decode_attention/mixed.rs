@@ -264,10 +264,9 @@ impl<S: Simd, const H: usize> MixedScores<'_, S, H> {
     unsafe fn tiles<const N: usize, const PLANES: usize>(&self, queries: &Queries, tile: usize) {
         let Keys { format, query, .. } = self.keys;
         let tokens = format.tokens;
-        let mut sums =
-            unsafe { Sums::<S, H, N> { coarse: [[S::izero(); N]; H], fine: [[S::izero(); N]; H] } };
         // SAFETY: units of every row lie within the page; `out` has a page's tokens for every head.
         unsafe {
+            let mut sums = Sums::<S, H, N> { coarse: [[S::izero(); N]; H], fine: [[S::izero(); N]; H] };
             for span in &format.spans {
                 let bytes = queries.bytes.add(span.first);
                 match span.bits {

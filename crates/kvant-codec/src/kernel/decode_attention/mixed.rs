@@ -4,7 +4,7 @@
 //! out: scratch memory, codes as bytes for the unit for blocks, products of query and scale that are made twice, and fine bytes of channels
 //! that have none.
 
-use super::{HEADS, Lines, start, unit};
+use super::{HEADS, Lines, Queries, start, unit};
 use crate::format::{PackedFormat, Span};
 use crate::kernel::round::{planes, step};
 use crate::kernel::scores::dot;
@@ -88,14 +88,6 @@ struct MixedScores<'a, S, const H: usize> {
     head: usize,
     out: *mut f32,
     simd: PhantomData<S>,
-}
-
-/// Folded queries, [`ROW`] bytes each.
-struct Queries {
-    bytes: *const i8,
-    /// score = step · (dot product) + base.
-    steps: [f32; HEADS],
-    bases: [f32; HEADS],
 }
 
 /// What becomes of four vectors of products, or of one.

@@ -98,6 +98,14 @@ pub(crate) fn suits_mixed(format: &PackedFormat) -> bool {
         && format.scales == ScaleFormat::F16
 }
 
+/// Folded queries, one row after the other.
+struct Queries {
+    bytes: *const i8,
+    /// score = step · (dot product) + base.
+    steps: [f32; HEADS],
+    bases: [f32; HEADS],
+}
+
 /// Numbers on lines of their own.
 #[repr(align(64))]
 struct Lines<T>(T);

@@ -1,6 +1,6 @@
 //! q·k of a few heads.
 
-use super::{HEADS, Lines, TILES, TOKENS, row, start, unit};
+use super::{HEADS, Lines, Queries, TILES, TOKENS, row, start, unit};
 use crate::format::PackedFormat;
 use crate::kernel::round::{self, Folded, planes};
 use crate::kernel::scores::{combine, dot, seen_centre};
@@ -58,14 +58,6 @@ struct DecodeScores<'a, S, const H: usize, const D: usize, const BITS: u32> {
     head: usize,
     out: *mut f32,
     simd: PhantomData<S>,
-}
-
-/// Folded queries, one row after the other.
-struct Queries {
-    bytes: *const i8,
-    /// score = step · (dot product) + base.
-    steps: [f32; HEADS],
-    bases: [f32; HEADS],
 }
 
 impl<S: Simd, const H: usize, const D: usize, const BITS: u32> Work<S> for DecodeScores<'_, S, H, D, BITS> {
